@@ -35,6 +35,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.tokens import parse_grants
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import IdentityQuota, Quotas
+from skillery.publishing.vulnerabilities import Vulnerabilities
 from skillery.runs.limits import LimitRules
 from skillery.settings.groups import IdentityQuotas
 from skillery.settings.load import Settings
@@ -149,14 +150,18 @@ def thin_plugins_of(settings: Settings, authenticator: Authenticator) -> ThinPlu
 
 
 class PreparingEvents:
-    """Passes events to the plugins, and prepares each published skill for the indexes of Agent Skills."""
+    """Passes events to the plugins, looks for known vulnerabilities before a publication, and prepares each published
+    skill for the indexes of Agent Skills.
+    """
 
-    def __init__(self, events: Events, preparing: FactsPreparation) -> None:
+    def __init__(self, events: Events, preparing: FactsPreparation, vulnerabilities: Vulnerabilities) -> None:
         self._events = events
         self._preparing = preparing
+        self._vulnerabilities = vulnerabilities
 
     async def before_publish(self, publication: Publication) -> list[Finding]:
-        return await self._events.before_publish(publication)
+        known = await self._vulnerabilities.before_publish(publication)
+        return [*known, *await self._events.before_publish(publication)]
 
     async def after_publish(self, publication: Publication) -> None:
         self._preparing.note(publication.name)

@@ -46,6 +46,7 @@ from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
 from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
+from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityUpkeep
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.ended_runs import note_seen
@@ -113,15 +114,20 @@ async def open_server(
         if policies.named and not backends.signing.signs:
             raise StartupError("a server with [policy] signs statements: copy signing/ed25519.pem into its home")
         events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
-        core = await build_core(Base(settings, home, database, backends, events, counts, policies, bundled), stack)
+        known = Vulnerabilities(settings.scan.osv_dir, settings.home)
+        base = Base(settings, home, database, backends, events, counts, policies, known, bundled)
+        core = await build_core(base, stack)
+        upkeep = VulnerabilityUpkeep(database, backends.storage, known, core.rechecks, settings.scan.osv_seconds)
+        stack.push_async_callback(upkeep.close)
+        upkeep.start()
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
-        known = _Known(
+        facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),
             backends.secrets.names,
             partial(set_secret, database, backends.secrets),
             backends.signing.signs,
         )
-        edge = _edge(settings, database, home.server_id, core, tracing, additions, known)
+        edge = _edge(settings, database, home.server_id, core, tracing, additions, facts)
         stack.push_async_callback(edge.mcp.close)
         stack.push_async_callback(edge.page_workers.close)
         yield core, edge

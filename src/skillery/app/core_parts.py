@@ -65,6 +65,7 @@ from skillery.publishing.publisher import Publisher
 from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.publishing.undeclared import Undeclared
+from skillery.publishing.vulnerabilities import Vulnerabilities
 from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
 from skillery.registry.uses import ContentParts, Uses
@@ -118,6 +119,7 @@ class Base(NamedTuple):
     """Calls the hooks of plugins."""
     counts: Counts
     policies: Policies
+    vulnerabilities: Vulnerabilities
     bundled: bool = True
     """Whether the bundled skills are published."""
 
@@ -157,7 +159,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     exports = Exports(database, backends.storage, base.settings.index_skills)
     preparation = FactsPreparation(exports)
     thin = thin_plugins_of(base.settings, backends.authenticator)
-    base = base._replace(events=PreparingEvents(base.events, preparation))
+    base = base._replace(events=PreparingEvents(base.events, preparation, base.vulnerabilities))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
     disks = _disks(home, database, backends.storage)
@@ -295,7 +297,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
         trials,
         events,
     )
-    checks = BundleChecks(database, backends.storage, gate, backends.sandbox.pythons)
+    checks = BundleChecks(database, backends.storage, gate, backends.sandbox.pythons, base.vulnerabilities.date)
     parts = (database, backends.storage, events, checks, _publishing_rules(settings), quotas)
     passing = Passing(database, events, checks, base.policies, backends.signing)
     return Publisher(*parts, runtime.packages.environments, passing)

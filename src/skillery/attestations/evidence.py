@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 
-from skillery.attestations.predicates import Predicate, is_built_by, summary_of
+from skillery.attestations.predicates import Predicate, is_built_by, summary_of, vulnerabilities_of
 from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
 from skillery.audit import Actor
 from skillery.database import in_utc
@@ -50,6 +50,10 @@ class Evidence(NamedTuple):
     @property
     def summary(self) -> str:
         return summary_of(self.word, self.predicate)
+
+    @property
+    def vulnerabilities(self) -> str:
+        return vulnerabilities_of(self.predicate) if self.word == "scan" else ""
 
 
 def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> list[Evidence]:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from skillery.audit import Actor
 from skillery.backends import Provenance
-from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
+from skillery.formats.check_results import VULNERABILITY, CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import script_locks
@@ -48,17 +48,32 @@ def publication_predicate(
 
 
 def scan_predicate(
-    findings: Sequence[CheckFinding], release: str, licences: Mapping[str, Sequence[str]] | None = None
+    findings: Sequence[CheckFinding],
+    release: str,
+    licences: Mapping[str, Sequence[str]] | None = None,
+    archive: str = "",
 ) -> Predicate:
     """Say which findings the checks of a version had, by their rules. Messages may quote files, and are left out.
     `release` is the release of the server. `licences` are those of the version and its packages, if they were read.
+    `archive` is the date of the archive of known vulnerabilities, or "".
     """
     rows = [
         {"rule": each.rule, "severity": each.severity, "waiver": each.waiver.id if each.waiver else None}
         for each in findings
     ]
-    read = {} if licences is None else {"licences": licences}
+    read: Predicate = {} if licences is None else {"licences": licences}
+    read |= {"vulnerabilities": {"archive": archive}} if archive else {}
     return {"scanner": {"name": "skillery", "version": release}, "findings": rows, **read, "at": now()}
+
+
+def vulnerabilities_of(scan: Predicate) -> str:
+    """Return the known vulnerabilities that a scan names, in a few words, or "" if it has not looked for them."""
+    if not (archive := scan.get("vulnerabilities", {}).get("archive", "")):
+        return ""
+    findings = [row for row in scan.get("findings", ()) if row["rule"].startswith(VULNERABILITY)]
+    ids = [row["rule"].removeprefix(VULNERABILITY) + " (waived)" * bool(row.get("waiver")) for row in findings]
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return f"{', '.join(ids[:5]) or 'none known'}{more}; archive of {archive[:10]}"
 
 
 def tests_predicate(examples: Sequence[CheckedExample]) -> Predicate:

@@ -91,6 +91,7 @@ def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[s
         _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
+        _vulnerabilities(settings),
         _fonts(),
         *_sandbox(plugins, settings),
     ]
@@ -100,6 +101,24 @@ def _python() -> Probe:
     return Probe(
         "python", sys.version_info >= (3, 11), platform.python_version(), "Run Skillery on Python 3.11 or newer."
     )
+
+
+def _vulnerabilities(settings: Settings) -> Probe:
+    """Return the result of the last reading of the OSV archive. A broken archive does not stop a server."""
+    from skillery.publishing.vulnerabilities import Vulnerabilities
+
+    name, vulnerabilities = "vulnerabilities", Vulnerabilities(settings.scan.osv_dir, settings.home)
+    if vulnerabilities.archive is None:
+        return Probe(name, True, "not checked", "Set scan.osv_dir to a folder with an OSV archive.", off=True)
+    fix, report = f"Check the files in {vulnerabilities.archive}.", vulnerabilities.report
+    if report is None:
+        return Probe(name, False, "a server reads the archive after its start", fix, required=False)
+    counts = ", ".join(f"{count} packages of {ecosystem}" for ecosystem, count in report.packages.items())
+    detail = f"{counts or 'no packages'}, archive of {report.newest or 'unknown date'}"
+    problem = report.failure or "; ".join(report.problems[:3])
+    if problem:
+        detail = f"{problem}; in use: {detail}"
+    return Probe(name, not problem, detail, fix, required=False)
 
 
 def _fonts() -> Probe:

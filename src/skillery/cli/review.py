@@ -176,6 +176,8 @@ def print_policy(explained: Mapping[str, Any]) -> None:
         click.echo(clean(f"  {sign}  {need['need']:<12}{text}"))
         if not need["ok"]:
             click.echo(clean(f"      {'':<12}{need['hint']}"))
+    if explained["vulnerabilities"]:
+        click.echo(clean(f"  known vulnerabilities: {explained['vulnerabilities']}"))
     if explained["former_signer"]:
         click.echo(clean(f"  signer changed from {explained['former_signer']} to {explained['signer'] or 'none'}"))
 

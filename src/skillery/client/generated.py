@@ -1093,6 +1093,7 @@ class ExplainedPolicy(TypedDict):
     signer: str
     former_signer: str
     waiting: bool
+    vulnerabilities: str
 
 
 class ListedKey(TypedDict):

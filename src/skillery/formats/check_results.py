@@ -11,6 +11,8 @@ from skillery.formats.manifest import Permissions
 from skillery.formats.network import covers
 
 Severity = Literal["error", "warning", "info"]
+VULNERABILITY = "osv."
+"""The rule of a finding about a known vulnerability begins with this text. Its id in OSV follows."""
 
 
 class WaiverNote(msgspec.Struct, frozen=True):

@@ -66,10 +66,18 @@ class BundleChecks:
     """Checks bundles, without storing them. Runs of examples leave records."""
 
     def __init__(
-        self, database: Database, storage: Storage, gate: Gate, pythons: Callable[[], Collection[str]]
+        self,
+        database: Database,
+        storage: Storage,
+        gate: Gate,
+        pythons: Callable[[], Collection[str]],
+        archive_date: Callable[[], str],
     ) -> None:
-        """`pythons` returns the versions of the other Pythons that scripts can have."""
+        """`pythons` returns the versions of the other Pythons that scripts can have, and `archive_date` the date of the
+        archive of known vulnerabilities, or "".
+        """
         self.pythons = pythons
+        self.archive_date = archive_date
         self.undeclared = gate.undeclared
         self._database = database
         self._storage = storage

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -182,6 +182,8 @@ OWN_RULES = frozenset(
 )
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
+RECHECKED = (*WAS_PUBLISHED, "in_review", "draft")
+"""The status of versions that the server itself checks again."""
 
 
 class RecheckedVersion(msgspec.Struct, frozen=True):
@@ -208,14 +210,16 @@ class Rechecks:
         """Whether a plugin checks versions, in addition to the checks of the server."""
         return self._events.has_scanner
 
-    async def recheck_version(self, identity: Identity, name: str, version: Version) -> RecheckedVersion:
+    async def recheck_version(
+        self, identity: Identity, name: str, version: Version, statuses: Collection[str] = WAS_PUBLISHED
+    ) -> RecheckedVersion:
         """Call the `before_publish` hooks for a published version, and store their findings in place of earlier ones.
 
         The status of the version stays: a reviewer decides what a new finding means. Raise NotAllowed if the identity
-        does not review the skill, IllegalStep if the version was never published, and Unavailable if a check fails.
+        does not review the skill, IllegalStep if its status is not in `statuses`, and Unavailable if a check fails.
         """
         access.require_grant(identity, "review", name)  # findings of reserved skills may change
-        find = partial(_find_published, identity=identity, name=name, version=version)
+        find = partial(_find_version, identity=identity, name=name, version=version, statuses=statuses)
         await self._database.read(find)
         stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
         publication = await asyncio.to_thread(self._database.read_now, stored)
@@ -227,7 +231,7 @@ class Rechecks:
             )
         judge = partial(_judge, identity=identity, name=name, version=version, reported=findings)
         row, judged = await self._database.read(judge)
-        predicates = {"scan": scan_predicate(judged, self._signing.release)}
+        predicates = {"scan": scan_predicate(judged, self._signing.release, archive=self._checks.archive_date())}
         statements = await self._signing.attest(identity, name, row.version, row.digest, predicates)
         work = partial(_store, judge=judge, identity=identity, name=name, expected=judged, statements=statements)
         rechecked = await self._database.write(work)
@@ -237,9 +241,11 @@ class Rechecks:
         return rechecked
 
 
-def _find_published(connection: Connection, identity: Identity, name: str, version: Version) -> None:
+def _find_version(
+    connection: Connection, identity: Identity, name: str, version: Version, statuses: Collection[str]
+) -> None:
     row = resolve(connection, identity, name, Exact(version), manages=True)
-    if row.unstored is not None or row.status not in WAS_PUBLISHED:
+    if row.unstored is not None or row.status not in statuses:
         raise IllegalStep(
             f"'{name}' {row.version} is {row.status}: only published versions are checked again",
             hint="Other versions are checked when they are published.",

@@ -21,13 +21,7 @@ from skillery.attestations.attestations import (
     end_attestations,
     store_signed,
 )
-from skillery.attestations.evidence import (
-    Evidence,
-    evidence_of,
-    read_evidence,
-    read_former_signer,
-    stated_evidence,
-)
+from skillery.attestations.evidence import Evidence, evidence_of, read_evidence, read_former_signer, stated_evidence
 from skillery.attestations.policies import Need, Policies, Policy, Situation, Verdict, judge
 from skillery.attestations.predicates import Predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
@@ -301,6 +295,8 @@ class ExplainedPolicy(msgspec.Struct, frozen=True):
     """The signer of the latest published version, if it is another one."""
     waiting: bool
     """Whether a reviewer may decide about the version."""
+    vulnerabilities: str
+    """The known vulnerabilities of its packages in words, "" if no scan has looked for them."""
 
 
 class ExplainPolicy(Params, frozen=True, kw_only=True):
@@ -329,6 +325,7 @@ def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
         is_waiting,
+        next((each.vulnerabilities for each in reversed(judged.evidence) if each.word == "scan"), ""),
     )
 
 

@@ -312,7 +312,8 @@ class Publisher:
         reads = bool(policy.rules.licences)
         licences = await licences_of(bundle, locks_of(bundle), self._environments) if reads else None
         tests = {"tests": tests_predicate(examples)} if examples else {}
-        return {"scan": scan_predicate(findings, self._signing.release, licences), **tests}
+        scan = scan_predicate(findings, self._signing.release, licences, self.checks.archive_date())
+        return {"scan": scan, **tests}
 
     def _provenance(self, identity: Identity, source: tuple[str, str] | None) -> dict[str, Any]:
         """Return the predicate of a CI job or of an import, by its word."""

@@ -107,6 +107,13 @@ class Seals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 60.0
 
 
+class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The archive of known vulnerabilities. "": no check. `osv_seconds` is the time between two looks at its files."""
+
+    osv_dir: str = ""
+    osv_seconds: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 60.0
+
+
 Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 

@@ -34,6 +34,7 @@ from skillery.settings.groups import (
     Quotas,
     RunLimits,
     RunRecords,
+    Scan,
     Seals,
     Signing,
     Trust,
@@ -106,6 +107,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishing: Publishing = Publishing()
     signing: Signing = Signing()
     seals: Seals = Seals()
+    scan: Scan = Scan()
     policy: dict[str, PolicyRules] = {}
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()

@@ -13,7 +13,13 @@ from skillery.backends import Identity, Storage
 from skillery.database import Statement
 from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, catalogue, runs, skill_versions, skills
-from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff, permissions_diff
+from skillery.formats.check_results import (
+    VULNERABILITY,
+    CheckedExample,
+    CheckFinding,
+    PermissionsDiff,
+    permissions_diff,
+)
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
@@ -33,6 +39,12 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
+
+    @property
+    def vulnerabilities(self) -> tuple[str, ...]:
+        """The ids of the known vulnerabilities of locked packages, without the waived ones."""
+        rules = dict.fromkeys(each.rule for each in self.findings if not each.waiver)
+        return tuple(rule.removeprefix(VULNERABILITY) for rule in rules if rule.startswith(VULNERABILITY))
 
     @property
     def waiting(self) -> bool:
@@ -75,6 +87,24 @@ def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:
     )
     connection.execute(update(catalogue).where(catalogue.c.version_id == version_id).values(verified=checks.verified))
     record_runs(connection, version_id, checks)
+
+
+def list_affected(connection: Connection, limit: int) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return the name and number of versions with known vulnerabilities that callers can still use, the newest first,
+    with the ids of the vulnerabilities that are not waived.
+    """
+    columns = skill_versions.c
+    rows = connection.execute(
+        select(skills.c.name, columns.version, columns.checks_json)
+        .join(skills, skills.c.id == columns.skill_id)
+        .where(
+            columns.status.in_(RESOLVABLE), columns.checks_json.contains(f'"rule":"{VULNERABILITY}', autoescape=True)
+        )
+        .order_by(columns.id.desc())
+        .limit(limit)
+    )
+    affected = [(row.name, row.version, checks_of(row.checks_json).vulnerabilities) for row in rows]
+    return [each for each in affected if each[2]]
 
 
 # -- permissions -----------------------------------------------------------------------------------------------------

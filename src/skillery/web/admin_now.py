@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from skillery.environments.methods import ListEnvironments, list_environments
 from skillery.registry.audit_trail import ListAudit, list_audit
+from skillery.versions.checks import list_affected
 from skillery.versions.versions import ListVersions, list_versions
-from skillery.web.admin import admin_page, uses_of
+from skillery.web.admin import MOST, admin_page, uses_of
 from skillery.web.display import size
 from skillery.web.frame import Page, PageRequest
 from skillery.webhooks.targets import ListWebhooks, Webhook, list_webhooks
@@ -61,7 +63,7 @@ async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
     for problems in (_of_disk(request), _of_plugins(request)):
         for problem in problems:
             yield problem
-    for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
+    for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_vulnerabilities, _of_reviews, _of_refusals):
         for problem in await find(request):
             yield problem
 
@@ -149,6 +151,16 @@ async def _of_quotas(request: PageRequest) -> list[Problem]:
             text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
             problems.append(Problem(FAILING if is_full else LOOK, text, "See who uses it", "/admin/quotas"))
     return problems
+
+
+async def _of_vulnerabilities(request: PageRequest) -> list[Problem]:
+    """Return a problem for each of the newest versions whose packages have known vulnerabilities."""
+    affected = await request.read_page(partial(list_affected, limit=MOST))
+    remedy = "Look at its evidence"
+    return [
+        Problem(LOOK, f"{name} {version} has packages with {', '.join(ids[:5])}.", remedy, f"/s/{name}@{version}")
+        for name, version, ids in affected
+    ]
 
 
 async def _of_reviews(request: PageRequest) -> list[Problem]:
