@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -48,6 +49,8 @@ class Index:
                 self.send_header("content-length", str(len(body or b"")))
                 self.end_headers()
                 self.wfile.write(body or b"")
+
+            do_POST = do_GET
 
             def log_message(self, *_: object) -> None: ...
 
@@ -157,6 +160,84 @@ def test_another_server_is_followed_with_the_login_of_the_user(
     assert stored(rpc, new_name) == {"one": "1.1.0", "two.three": "1.0.0"}
     assert user.result(mirror) == "1 published, 1 unchanged"
     assert token not in "".join(path.read_text("utf-8", "replace") for path in user.data.rglob("*") if path.is_file())
+
+
+KEYS = "/.well-known/skillery/keys"
+
+
+class Signed:
+    """A copy of a server with a signed skill, as an attacker without its key can serve it."""
+
+    def __init__(self, index: Index, real: Server, name: str) -> None:
+        self.index, self.http = index, real.rpc.http
+        self.listing = f"/n/{name.partition('.')[0]}/.well-known/agent-skills/index.json"
+        [self.entry] = self.http.get(self.listing).json()["skills"]
+        address = f"/skills/{name}/1.0.0"
+        for path in (KEYS, f"{address}.files", f"{address}.intoto.jsonl", self.entry["url"]):
+            index.files[path] = self.http.get(path).content
+        stored = real.rpc("read_skill_file", name=name, version="1.0.0", path="SKILL.md")
+        index.files["/rpc"] = json.dumps({"result": stored}).encode()
+
+    def offer(self, archive: bytes | None = None, **more: str) -> None:
+        if archive is not None:
+            self.index.files[self.entry["url"]] = archive
+        digest = f"sha256:{hashlib.sha256(self.index.files[self.entry['url']]).hexdigest()}"
+        self.index.offer(self.entry | {"digest": digest} | more)
+
+
+@pytest.fixture
+def signed(index: Index, sqlite_server: Server, new_name: str) -> Signed:
+    publisher(sqlite_server.rpc)(f"{new_name}.pdf")
+    return Signed(index, sqlite_server, f"{new_name}.pdf")
+
+
+@pytest.mark.full
+def test_a_mirror_with_keys_copies_only_what_the_registry_has_signed(
+    user: User, signed: Signed, rpc: Rpc, new_name: str, tmp_path: Path
+) -> None:
+    (keys := tmp_path / "keys.json").write_bytes(signed.index.files[KEYS])
+    whole = signed.index.files[signed.entry["url"]]
+    mirror = user.add(signed.index.url, "--namespace", f"{new_name}m", "--keys", str(keys))
+    attacks = [
+        (gzip.compress(gzip.decompress(whole).replace(b"return", b"retorn")), {}, "its files are not those of"),
+        (whole, {"name": "other"}, "is no version of the registry"),
+    ]
+    for archive, changed, message in attacks:
+        signed.offer(archive, **changed)
+        assert message in user.run(code=3).err
+        assert stored(rpc, f"{new_name}m") == {}
+
+    signed.offer(whole)
+    user.run(mirror)
+    assert list(stored(rpc, f"{new_name}m").values()) == ["1.0.0"]
+    # Other keys, also an earlier state of the same chain, stop the refresh.
+    signed.index.files[KEYS] = b'{"statements": []}'
+    assert "its signer has changed" in user.run(code=3).err
+
+
+@pytest.mark.full
+def test_a_skill_of_one_file_is_copied_with_keys(
+    user: User, sqlite_server: Server, rpc: Rpc, new_name: str, tmp_path: Path
+) -> None:
+    manifest = {"name": f"{new_name}.one", "version": "1.0.0", "description": "Does one.", "kind": "instruction"}
+    sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# One\n", files=[])
+    (keys := tmp_path / "keys.json").write_bytes(sqlite_server.rpc.http.get(KEYS).content)
+    user.add(f"{sqlite_server.url}/n/{new_name}", "--namespace", f"{new_name}m", "--keys", str(keys))
+
+    user.run()
+
+    [name] = stored(rpc, f"{new_name}m")
+    content = rpc("read_skill_file", name=f"{new_name}m.{name}", version="latest", path="SKILL.md")["content"]
+    assert "Does one." in content
+    assert content.endswith("# One\n")
+
+
+def test_keys_need_the_address_of_a_server(user: User, tmp_path: Path, sqlite_server: Server) -> None:
+    (keys := tmp_path / "keys.json").write_bytes(sqlite_server.rpc.http.get(KEYS).content)
+
+    refused = user("add", "https://example.org/skills.git", "--keys", str(keys))
+
+    assert (refused.code, "has no keys" in refused.err) == (3, True)
 
 
 def test_new_versions_wait_for_a_review(user: User, index: Index, rpc: Rpc, new_name: str) -> None:

@@ -15,10 +15,11 @@ import click
 import msgspec
 import platformdirs
 
-from skillery.cli.failures import ANSWERED_ERROR
+from skillery.cli.failures import ANSWERED_ERROR, CheckFailed
 from skillery.cli.lock_files import write_atomically
 from skillery.cli.options import Target, json_option, target_options, without_user
 from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.proof import keychain_of_file, keys_option
 from skillery.errors import Conflict, InvalidParams, SkilleryError, StartupError
 
 if TYPE_CHECKING:
@@ -47,29 +48,36 @@ def mirror() -> None:
 @click.option(
     "--every", metavar="TIME", help="Minimum time between two refreshes: 1h, 1d.  [default: refresh in each run]"
 )
+@keys_option
 @json_option
-def add(source: str, namespace: str, review: bool, every: str | None, as_json: bool) -> None:
+def add(source: str, namespace: str, review: bool, every: str | None, keys_file: Path | None, as_json: bool) -> None:
     """Remember a source to follow.
 
     URL is another Skillery server, a namespace of it (https://host/n/NAMESPACE), an index of Agent Skills, or a git
-    repository that ends with .git.
+    repository that ends with .git. With --keys, only versions of a Skillery server are copied that it has signed.
     """
     from skillery.formats.names import parse_namespace
     from skillery.formats.timestamps import parse_duration
 
     source = checked_source(source)
+    if keys_file is not None and (not _is_url(source) or _GIT.fullmatch(source)):
+        raise InvalidParams(f"{source!r} has no keys", hint="Name the address of a Skillery server.", param="keys")
+    present = keychain_of_file(keys_file).present if keys_file is not None else ()
     new_mirror = Mirror(
         id=id_of(source, namespace),
         source=source,
         namespace=parse_namespace(namespace),
         review=review,
         every_seconds=parse_duration(every, "every").total_seconds() if every else 0.0,
+        keys=keys_file.read_text("utf-8") if keys_file is not None else "",
     )
     add_mirror(new_mirror)
     if as_json:
         print_json(_facts(new_mirror))
         return
     click.echo(clean(f"{new_mirror.id}: {source}"))
+    if present:
+        click.echo(clean(f"trusted key: {', '.join(present)}"), err=True)
     click.echo(clean(f"next: skillery mirror run {new_mirror.id}"), err=True)
 
 
@@ -140,7 +148,7 @@ def _refresh(mirror: Mirror, target: Target, as_json: bool) -> bool:
         for problem in problems:
             click.echo(clean(f"not copied: {problem}"), err=True)
         result, fingerprint = _imported(copied, folder, target, as_json)
-    except (SkilleryError, StartupError, ClientError) as error:
+    except (SkilleryError, StartupError, ClientError, CheckFailed) as error:
         mirror.tried(result=f"error: {error}"[:500])
         click.echo(clean(f"error: {error}"), err=True)
         if hint := getattr(error, "hint", None):
@@ -166,7 +174,8 @@ def _copied(mirror: Mirror) -> tuple[Mirror, Path, list[str]]:
         return msgspec.structs.replace(mirror, state=state), mirror.tree, []
     if _is_url(mirror.source):
         server = server_of(mirror.source.partition("/n/")[0].partition("/.well-known/")[0])
-        return mirror, mirror.tree, copy_index(mirror.source, mirror.tree, kept_token(server)())
+        problems, keys = copy_index(mirror.source, mirror.tree, kept_token(server)(), mirror.keys)
+        return msgspec.structs.replace(mirror, keys=keys), mirror.tree, problems
     if not Path(mirror.source).is_dir():
         raise StartupError(f"the folder '{mirror.source}' does not exist")
     return mirror, Path(mirror.source), []
@@ -240,6 +249,7 @@ def _facts(mirror: Mirror) -> dict[str, Any]:
         "namespace": mirror.namespace,
         "review": mirror.review,
         "every_seconds": mirror.every_seconds,
+        "signed": bool(mirror.keys),
         "tried_at": mirror.tried_at.isoformat() if mirror.tried_at else None,
         "result": mirror.result,
     }
@@ -262,6 +272,8 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
     review: bool = False
     every_seconds: float = 0.0
     """The shortest time between two refreshes. 0: each `skillery mirror run` refreshes it."""
+    keys: str = ""
+    """The pinned keys of the source, an answer of KEYS_ADDRESS. "": its statements are not checked."""
     state: str = ""
     """What the copy was made from, as the source names it: a commit. "" for other sources."""
     imported: str = ""

@@ -13,16 +13,26 @@ import re
 import secrets
 import shutil
 import tempfile
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 import msgspec
 
+from skillery.cli.failures import CheckFailed
+from skillery.cli.lock_files import content_of, digest_on_disk
+from skillery.cli.proof import keychain_of, statements_of_keys
 from skillery.errors import SkilleryError, Unavailable
+from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import ImportLimits
+from skillery.proof import KEYS_ADDRESS
+from skillery.proof.dsse import ProofError
+from skillery.proof.locks import choose_proof
 
 WELL_KNOWN = "/.well-known/agent-skills/index.json"
 SECONDS = 60.0
@@ -39,6 +49,7 @@ BLOCK = 4096
 LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=256 * MIB, max_entries=10_000)
 MOST_SKILLS = 10_000
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_VERSION = re.compile(r"(?P<address>/skills/(?P<name>[^/]+)/(?P<version>[^/]+?))(?:\.tar\.gz|\.zip|/SKILL\.md)")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -98,18 +109,23 @@ class _Server(NamedTuple):
     token: str | None
     client: httpx.AsyncClient
     loop: asyncio.Runner
+    trusted: Mapping[str, bytes] | None = None
+    """The keys of the registry, which must have signed each version. None: statements are not read."""
 
-    def read(self, url: str, most: int) -> bytes:
-        """Return the content at an address. Raise Unavailable if it cannot be read, or has more than `most` bytes."""
-        return self.loop.run(self._read(url, most))
+    def read(self, url: str, most: int, call: Mapping[str, object] | None = None) -> bytes:
+        """Return the content at an address, or the answer to a `call`. Raise Unavailable if it cannot be read, or has
+        more than `most` bytes.
+        """
+        return self.loop.run(self._read(url, most, call))
 
-    async def _read(self, url: str, most: int) -> bytes:
+    async def _read(self, url: str, most: int, call: Mapping[str, object] | None) -> bytes:
         """Do the work of `read`. Redirects are not followed: they could lead to another host with the token."""
         is_own = _origin(url) == _origin(self.address)
         headers = {"authorization": f"Bearer {self.token}"} if self.token and is_own else {}
-        body = bytearray()
+        body, verb = bytearray(), "GET" if call is None else "POST"
         try:
-            async with asyncio.timeout(TOTAL_SECONDS), self.client.stream("GET", url, headers=headers) as response:
+            request = self.client.stream(verb, url, headers=headers, json=call)
+            async with asyncio.timeout(TOTAL_SECONDS), request as response:
                 if response.status_code in {401, 403} and is_own:
                     raise Unavailable(f"{url[:200]} asks for a login", hint="Run skillery login for this server.")
                 if response.status_code != 200:
@@ -125,11 +141,13 @@ class _Server(NamedTuple):
         return bytes(body)
 
 
-def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
-    """Update the copy in `tree` from the index at `source`. Return a line for each skill that could not be copied.
+def copy_index(source: str, tree: Path, token: str | None, keys: str = "") -> tuple[list[str], str]:
+    """Update the copy in `tree` from the index at `source`. Return a line for each skill that could not be copied, and
+    the present keys.
 
-    `token` is only sent to the server of the index. Raise Unavailable if the index cannot be read: the copy then stays
-    as it is.
+    `token` is only sent to the server of the index. With `keys`, an answer of KEYS_ADDRESS, only versions are copied
+    that these keys, or those that follow, have signed. Raise Unavailable if the index cannot be read, and CheckFailed
+    if the registry has other keys: the copy then stays as it is.
     """
     address = source if source.endswith(".json") else source.rstrip("/") + WELL_KNOWN
     names, problems = set[str](), list[str]()
@@ -137,6 +155,9 @@ def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
         client = httpx.AsyncClient(timeout=SECONDS, headers={"user-agent": "skillery-mirror"})
         server = _Server(address, token, client, loop)
         try:
+            if keys:
+                keys, trusted = _followed(server, keys)
+                server = server._replace(trusted=trusted)
             entries = _index(server).skills
             copy = _Copy(tree)
             for entry in entries:
@@ -149,7 +170,7 @@ def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
         finally:
             loop.run(client.aclose())
     copy.keep(names)
-    return problems
+    return problems, keys
 
 
 def _index(server: _Server) -> _Index:
@@ -198,6 +219,8 @@ def _copy(server: _Server, entry: _Entry, copy: _Copy) -> str | None:
             (partial / "SKILL.md").write_bytes(content)
         else:
             _unpack(content, partial)
+        if server.trusted is not None:
+            _restore_signed(server, server.trusted, url, entry, partial)
         copy.replace(entry, partial)
     except SkilleryError as error:
         return error.message
@@ -220,6 +243,57 @@ def _unpack(content: bytes, folder: Path) -> None:
                 file_path.parent.mkdir(parents=True, exist_ok=True)
                 file_path.write_bytes(archive.read(entry))
                 file_path.chmod(0o755 if entry.executable else 0o644)
+
+
+# -- Statements of the registry ----------------------------------------------------------------------------------------
+
+
+def _followed(server: _Server, known: str) -> tuple[str, Mapping[str, bytes]]:
+    """Return the chain of the registry's keys and its trusted keys. Raise CheckFailed unless it continues `known`."""
+    content = server.read(urljoin(server.address, KEYS_ADDRESS), MOST_INDEX_BYTES)
+    statements, former = (statements_of_keys(text, "the registry") for text in (content, known.encode()))
+    if statements[: len(former)] != former:
+        raise CheckFailed("the registry has other keys than those of this mirror: its signer has changed")
+    return content.decode(), keychain_of(content, "the registry").trusted
+
+
+def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, entry: _Entry, folder: Path) -> None:
+    """Check that the registry has signed the version at `url`, and that `folder` has exactly its files. Make SKILL.md
+    again from the signed one, because the server may send a generated one. Raise Unavailable for another content.
+    """
+    match = _VERSION.fullmatch(urlsplit(url).path)
+    name, version = map(unquote, match.group("name", "version")) if match else ("", "")
+    if match is None or _origin(url) != _origin(server.address) or index_name(name) != entry.name:
+        raise Unavailable("it is no version of the registry whose keys are pinned")
+    address = urljoin(url, match["address"])
+    digest = f"sha256:{hashlib.sha256(server.read(f'{address}.files', MOST_INDEX_BYTES)).hexdigest()}"
+    envelopes = server.read(f"{address}.intoto.jsonl", MOST_INDEX_BYTES).splitlines()
+    try:
+        proof = choose_proof(envelopes, trusted, name, version, digest)
+    except ProofError as error:
+        raise Unavailable(f"a statement about {name}@{version} {error}") from None
+    if proof is None:
+        raise Unavailable(f"the registry has not signed that {name}@{version} has passed its policy")
+    paths = (SKILL_MD, SKILL_TOML) if entry.type == "skill-md" else (SKILL_MD,)
+    for path in paths:
+        (folder / path).write_bytes(_stored(server, name, version, path))
+    if digest_on_disk(folder) != digest:
+        raise Unavailable(f"its files are not those of {name}@{version} that the registry has signed")
+    description = tomllib.loads((folder / SKILL_TOML).read_text("utf-8"))["description"]
+    skill = agent_skill((folder / SKILL_MD).read_bytes(), name=entry.name, description=description)
+    (folder / SKILL_MD).write_bytes(skill.content)
+    if entry.type == "skill-md":
+        (folder / SKILL_TOML).unlink()
+
+
+def _stored(server: _Server, name: str, version: str, path: str) -> bytes:
+    """Return a stored file of a version."""
+    params = {"name": name, "version": version, "path": path}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": params}
+    try:
+        return content_of(msgspec.json.decode(server.read(urljoin(server.address, "/rpc"), MOST_BYTES, call))["result"])
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
+        raise Unavailable(f"the file {path} of {name}@{version} cannot be read") from None
 
 
 def _size_of(folder: Path) -> int:
