@@ -192,7 +192,7 @@ def signed(index: Index, sqlite_server: Server, new_name: str) -> Signed:
 
 
 @pytest.mark.full
-def test_a_mirror_with_keys_copies_only_what_the_registry_has_signed(
+def test_a_mirror_with_keys_copies_only_signed_versions(
     user: User, signed: Signed, rpc: Rpc, new_name: str, tmp_path: Path
 ) -> None:
     (keys := tmp_path / "keys.json").write_bytes(signed.index.files[KEYS])
@@ -216,7 +216,7 @@ def test_a_mirror_with_keys_copies_only_what_the_registry_has_signed(
 
 
 @pytest.mark.full
-def test_a_skill_of_one_file_is_copied_with_keys(
+def test_a_single_file_is_copied_with_keys(
     user: User, sqlite_server: Server, rpc: Rpc, new_name: str, tmp_path: Path
 ) -> None:
     manifest = {"name": f"{new_name}.one", "version": "1.0.0", "description": "Does one.", "kind": "instruction"}

@@ -180,6 +180,12 @@ def test_a_broken_archive_is_reported_and_the_former_stays_in_use(registry: Regi
     assert "all.zip cannot be read" in registry.server.log.read_text()
     create(rpc, needing("a.old", "frames==1.0"))
     assert list(registry.findings(rpc, "a.old")) == ["osv.GHSA-1"]
+    (registry.server.home / "osv" / "index.sqlite").write_bytes(b"broken" * 1000)
+    create(rpc, needing("a.old", "frames==1.0", version="1.0.1"))
+    eventually(lambda: "is broken, and will be made again" in registry.server.log.read_text())
+    assert list(registry.findings(rpc, "a.old")) == ["osv.GHSA-1"]
+    store(registry.archive, GHSA)
+    assert list(eventually(lambda: registry.findings(rpc, "a.old", "1.0.1"))) == ["osv.GHSA-1"]
 
 
 @pytest.mark.full

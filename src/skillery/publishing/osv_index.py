@@ -13,8 +13,9 @@ import resource
 import sqlite3
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,14 +75,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     aliases: list[str]
     summary: str
     spans: list[Span]
-
-
-class Match(NamedTuple):
-    """A record that affects a locked package. `fixed` is the first version with the fix, "" if there is none."""
-
-    package: Package
-    entry: Entry
-    fixed: str
 
 
 # -- Records of OSV. Other members are left out ------------------------------------------------------------------------
@@ -171,11 +164,10 @@ def _covers(ecosystem: str, span: Span, version: str) -> bool:
 # -- The index ---------------------------------------------------------------------------------------------------------
 
 
-def find_matches(index: Path, packages: Iterable[Package]) -> list[Match]:
-    """Return the records that affect the packages, each vulnerability once. Blocking. Raise sqlite3.Error if the index
-    cannot be read.
+def find_entries(index: Path, packages: Iterable[Package]) -> Iterator[tuple[Package, Entry, str]]:
+    """Yield the records that affect the packages, each vulnerability once, with the version that has the fix, or "".
+    Blocking. Raise sqlite3.Error if the index cannot be read.
     """
-    matches = []
     with closing(sqlite3.connect(f"file:{quote(str(index))}?mode=ro&immutable=1", uri=True)) as connection:
         for package in packages:
             name, seen = f"{package.ecosystem}/{package.name}", set[str]()
@@ -185,9 +177,8 @@ def find_matches(index: Path, packages: Iterable[Package]) -> list[Match]:
                 # PyPI has most vulnerabilities twice: under their ids of GitHub and of the Python Packaging Authority.
                 names = {entry.id, *entry.aliases}
                 if spans and not names & seen:
-                    matches.append(Match(package, entry, "" if spans[0].has_end else spans[0].end))
+                    yield package, entry, "" if spans[0].has_end else spans[0].end
                     seen |= names
-    return matches
 
 
 def files_of_archive(folder: Path) -> list[Path]:
@@ -200,14 +191,18 @@ def files_of_archive(folder: Path) -> list[Path]:
     return files
 
 
-def state_of(files: Sequence[Path]) -> tuple[str, float]:
-    """Return a hash of the paths, sizes and times of the files, and the newest time. Raise OSError if one is gone."""
-    hashed, newest = hashlib.sha256(), 0.0
-    for path in files:
-        status = path.stat()
-        newest = max(newest, status.st_mtime)
-        hashed.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return hashed.hexdigest(), newest
+def state_of(archive: Path) -> tuple[str, str]:
+    """Return a hash of the paths, sizes and times of the files, and the newest time. If the files cannot be read,
+    return the reason, and "".
+    """
+    try:
+        rows = [(str(path), path.stat()) for path in files_of_archive(archive)]
+    except OSError as error:
+        return str(error.strerror), ""
+    newest = datetime.fromtimestamp(max(status.st_mtime for _, status in rows), UTC)
+    facts = [(path, status.st_size, status.st_mtime_ns) for path, status in rows]
+    state = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+    return state, newest.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # -- The process that makes an index -----------------------------------------------------------------------------------

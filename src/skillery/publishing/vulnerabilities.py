@@ -13,7 +13,6 @@ import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,10 @@ from skillery.formats.requirements import LOCK, InvalidLock, read_lock
 from skillery.formats.script_blocks import script_locks
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.formats.wording import printable
 from skillery.identity.access import BUNDLER
 from skillery.publishing.methods import RECHECKED, Rechecks
-from skillery.publishing.osv_index import Match, Package, Report, command, files_of_archive, find_matches, state_of
+from skillery.publishing.osv_index import Entry, Package, Report, command, find_entries, state_of
 from skillery.registry.resolution import resolve
 from skillery.skills.files import files_of, read_file
 from skillery.versions.checks import checks_of
@@ -44,6 +44,8 @@ AT_ONCE = 100
 REST = 4
 """The upkeep rests this many times as long as it works."""
 MALICIOUS = "MAL-"
+BROKEN = (sqlite3.Error, msgspec.DecodeError)
+"""The errors of an index that cannot be read."""
 
 
 def locks_in(manifest: Mapping[str, Any], paths: Collection[str]) -> list[str]:
@@ -63,11 +65,10 @@ def packages_in(path: str, content: bytes) -> list[Package]:
     return []
 
 
-def finding_of(path: str, match: Match) -> Finding:
+def finding_of(path: str, package: Package, entry: Entry, fixed: str) -> Finding:
     """Return the finding about a package of the lock `path`. A malicious package refuses the version."""
-    package, entry = match.package, match.entry
     names = f"{entry.id} ({', '.join(entry.aliases[:3])})" if entry.aliases else entry.id
-    fixed = f"; fixed in {match.fixed}" if match.fixed else ""
+    fixed = f"; fixed in {printable(fixed, 60)}" if fixed else ""
     text = f"{package.name} {package.version} has the known vulnerability {names}{': ' * bool(entry.summary)}"
     is_malicious = entry.id.startswith(MALICIOUS)
     rule, message = f"{VULNERABILITY}{entry.id}", f"{text}{entry.summary}{fixed}"
@@ -96,24 +97,26 @@ class Vulnerabilities:
         return report.newest if report is not None else ""
 
     async def before_publish(self, publication: Publication) -> list[Finding]:
-        """Return the findings about the locked packages of a version."""
+        """Return the findings about the locked packages of a version. A broken index does not prevent publishing."""
         files = {file.path: file.content for file in publication.files}
         locks = {path: files[path] for path in locks_in(publication.manifest, files)}
-        return await asyncio.to_thread(self.findings, locks) if locks else []
+        try:
+            return await asyncio.to_thread(self.findings, locks) if locks else []
+        except BROKEN as error:
+            log.error("the index of the OSV archive is broken: %s", error)
+            return []
 
     def findings(self, locks: Mapping[str, bytes]) -> list[Finding]:
-        """Return the findings about locks by path. Without an index, there are none. Blocking."""
+        """Return the findings about locks by path. Without an index, there are none. Blocking. Raise an error of BROKEN
+        if the index cannot be read.
+        """
         if self.archive is None or not self._index.exists():
             return []
-        try:
-            return [
-                finding_of(path, match)
-                for path, content in locks.items()
-                for match in find_matches(self._index, packages_in(path, content))
-            ]
-        except (sqlite3.Error, msgspec.DecodeError) as error:
-            log.error("the index of the OSV archive cannot be read, delete %s: %s", self._home, error)
-            return []
+        return [
+            finding_of(path, *affected)
+            for path, content in locks.items()
+            for affected in find_entries(self._index, packages_in(path, content))
+        ]
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
@@ -133,20 +136,23 @@ class Vulnerabilities:
         If the archive cannot be read, the index of the former one stays in use.
         """
         assert self.archive is not None
-        state, newest = await asyncio.to_thread(_state_of, self.archive)
+        state, newest = await asyncio.to_thread(state_of, self.archive)
         report = self.report
-        if report is None or report.state != state:
+        if report is None or report.state != state or not (report.failure or self._index.exists()):
             former, report = report or Report(), await self._make_index(self.archive)
-            changes = (
-                {"failure": report.failure, "state": state} if report.failure else {"state": state, "newest": newest}
-            )
-            report = msgspec.structs.replace(former if report.failure else report, **changes)
+            if report.failure:
+                report = msgspec.structs.replace(former, state=state, failure=report.failure)
+            else:
+                report = msgspec.structs.replace(report, state=state, newest=newest)
             self._report.write_bytes(msgspec.json.encode(report))
             for problem in report.problems:
                 log.warning("a record of the OSV archive is left out: %s", problem)
             if report.failure:
                 log.error("the OSV archive %s cannot be read: %s", self.archive, report.failure)
         return state if self._index.exists() else ""
+
+    def remove_index(self) -> None:
+        self._index.unlink(missing_ok=True)
 
     async def _make_index(self, archive: Path) -> Report:
         partial_index = self._home / "index.partial"
@@ -165,15 +171,6 @@ class Vulnerabilities:
         if not report.failure:
             partial_index.replace(self._index)
         return report
-
-
-def _state_of(archive: Path) -> tuple[str, str]:
-    """Return the state of an archive, or the reason why it has none, and its date."""
-    try:
-        state, newest = state_of(files_of_archive(archive))
-    except OSError as error:
-        return str(error.strerror), ""
-    return state, datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # -- Upkeep ------------------------------------------------------------------------------------------------------------
@@ -209,6 +206,9 @@ class VulnerabilityUpkeep:
                 with self._vulnerabilities.turn() as is_own:
                     if is_own:
                         await self._check()
+            except BROKEN as error:
+                log.error("the index of the OSV archive is broken, and will be made again: %s", error)
+                self._vulnerabilities.remove_index()
             except Exception:
                 log.exception("the check for known vulnerabilities failed and will be repeated")
             await asyncio.sleep(self._seconds)
