@@ -66,7 +66,7 @@ def scan_predicate(
     return {"scanner": {"name": "skillery", "version": release}, "findings": rows, **read, "at": now()}
 
 
-def vulnerabilities_of(scan: Predicate) -> str:
+def vulnerabilities_of(scan: Mapping[str, Any]) -> str:
     """Return the known vulnerabilities that a scan names, in a few words, or "" if it has not looked for them."""
     if not (archive := scan.get("vulnerabilities", {}).get("archive", "")):
         return ""
