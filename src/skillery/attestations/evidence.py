@@ -56,6 +56,12 @@ class Evidence(NamedTuple):
         return vulnerabilities_of(self.predicate) if self.word == "scan" else ""
 
 
+_KEY = signing_keys.c.keyid, signing_keys.c.public_der, signing_keys.c.holder, signing_keys.c.added_by
+_VERSION = skills.c.name, skill_versions.c.version, skill_versions.c.status, skill_versions.c.digest.label("of_files")
+SIGNED = select(attestations, *_KEY, *_VERSION).select_from(WITH_VERSIONS)
+"""Attestations with their keys and versions."""
+
+
 def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> list[Evidence]:
     """Return the evidence about a version, oldest first. `keyid` is the key of this server, which the chain of the
     registry's keys must have: a program that writes to the database could write another chain.
@@ -63,22 +69,12 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
     Each envelope is verified, and what it says must be in its row: only a signature makes a row evidence. Other rows
     are left out, with a warning in the log. Raise Unavailable if the chain is not valid.
     """
-    signer = signing_keys.c.keyid, signing_keys.c.public_der, signing_keys.c.holder, signing_keys.c.added_by
-    rows = connection.execute(
-        select(
-            attestations, *signer, skills.c.name, skill_versions.c.version, skill_versions.c.digest.label("of_files")
-        )
-        .select_from(WITH_VERSIONS)
-        .where(
-            *_is_in_force(version_id),
-        )
-        .order_by(attestations.c.id)
-    ).all()
+    rows = connection.execute(SIGNED.where(*_is_in_force(version_id)).order_by(attestations.c.id)).all()
     keys = _registry_keys(tuple(read_chain(connection)), keyid) if rows else {}
     valid = []
     for row in rows:
         try:
-            valid.append(_evidence(row, keys))
+            valid.append(check_row(row, keys))
         except ProofError as error:
             log.warning("the attestation %s of %s@%s %s", row.attestation, row.name, row.version, error)
     return valid
@@ -108,7 +104,10 @@ def _registry_keys(chain: tuple[str, ...], keyid: str) -> Mapping[str, bytes]:
         return follow([envelope.encode() for envelope in chain], [keyid] if keyid else ()).trusted
 
 
-def _evidence(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:
+def check_row(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:
+    """Return a row of `SIGNED` as evidence. `keys` are those of the registry. Raise ProofError if the signature is not
+    valid, or does not cover the row.
+    """
     is_personal = row.holder == "identity"
     public_der = row.public_der if is_personal else keys.get(row.keyid)
     if public_der is None:

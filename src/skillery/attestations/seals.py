@@ -237,12 +237,12 @@ def make_draft(connection: Connection, batch: int | None) -> Draft:
         attestations=_covered([leaf_hash(bytes.fromhex(row.sha256)) for row in made]),
         runs=_covered(leaves),
         keys=connection.scalar(keys) or "",
-        advisories=_advisories(connection),
+        advisories=head_of_advisories(connection),
     )
     return Draft(seal, batch, b"".join(leaves), [row.id for row in made])
 
 
-def _advisories(connection: Connection) -> Position | None:
+def head_of_advisories(connection: Connection) -> Position | None:
     """Return the number and a hash of the last change of an advisory, or None without advisories. With both, a reader
     of the feed notices that a server hides the newest advisories.
     """

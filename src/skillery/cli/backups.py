@@ -133,7 +133,7 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Read every content and compare it with its digest.")
+@click.option("--deep", is_flag=True, help="Also verify every content, signed statement, seal and sealed run.")
 @home_options
 @json_option
 def check(target: Target, deep: bool, as_json: bool) -> None:
@@ -162,7 +162,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
     elif faults:
         print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
     else:
-        click.echo("ok: nothing is missing" + (", and every content matches its digest" if deep else ""))
+        click.echo("ok: nothing is missing" + (", and every content and signed row is valid" if deep else ""))
     if faults:
         raise click.exceptions.Exit(CHECK_FAILED)
 

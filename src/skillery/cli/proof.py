@@ -75,7 +75,7 @@ async def read_keychain(
     chain, source = await read_answer(client, KEYS_ADDRESS), "the registry"
     known = pinned.present if pinned else known
     if may_be_empty and not known and not statements_of_keys(chain, source):
-        return Keychain({}, (), frozenset())
+        return Keychain({}, (), frozenset(), {})
     keychain = keychain_of(chain, source, known, seals)
     revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
     trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby
+from itertools import groupby, starmap
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from skillery.database.tables import (
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
 from skillery.formats.paths import leads_outside
+from skillery.maintenance.proof_checks import check_proofs
 from skillery.runs.ended_runs import of_no_server
 
 ROWS_AT_ONCE = 500
@@ -51,7 +52,8 @@ class Damage(msgspec.Struct, frozen=True):
 def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Damage]:
     """Yield the faults of the registry in one snapshot, while writers continue. Blocking.
 
-    With `deep`, every content is read and compared with its digest. `dead_servers` are ids of servers that have ended.
+    With `deep`, every content is compared with its digest, and every signed row is verified. `dead_servers` are ids of
+    servers that have ended.
     """
     with database.snapshot() as connection:
         yield from _storage_of_another(connection, storage)
@@ -59,6 +61,8 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
         yield from _latest(connection)
         yield from _lost_rows(connection)
         yield from _open_runs(connection, dead_servers)
+        if deep:
+            yield from starmap(Damage, check_proofs(connection))
         for fault in _contents(connection, storage, deep):
             # A content that was deleted after the snapshot is not a fault.
             if database.read_now(partial(is_recorded, sha256=fault.subject)):

@@ -36,6 +36,8 @@ class Keychain(NamedTuple):
     present: tuple[str, ...]
     """The keys that sign now."""
     revoked: frozenset[str]
+    known: Mapping[str, bytes]
+    """All keys of the chain by keyid, also the revoked ones."""
 
 
 def make_keys_statement(
@@ -56,6 +58,7 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
     keyids, the chain must have one of them that was not revoked. Otherwise, raise ProofError.
     """
     trusted: dict[str, bytes] = {}
+    known: dict[str, bytes] = {}
     present: tuple[str, ...] = ()
     revoked: frozenset[str] = frozenset()
     previous = None
@@ -72,7 +75,8 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
         if ends_here or not {*present, *added} <= set(signers) or revoked & set(signers):
             raise ProofError(f"has a statement {number} that the keys before and the new keys have not all signed")
         revoked |= set(change.revoked)
-        trusted = {keyid: der for keyid, der in {**trusted, **added}.items() if keyid not in revoked}
+        known |= added
+        trusted = {keyid: der for keyid, der in known.items() if keyid not in revoked}
         present = tuple(keyid for keyid in (*present, *added) if keyid in trusted and keyid not in change.retired)
         previous = hashlib.sha256(envelope).hexdigest()
     if not present:
@@ -83,4 +87,4 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
         raise ProofError(
             f"signs with {', '.join(present)}, and has never signed with {', '.join(pinned)}: its signer has changed"
         )
-    return Keychain(trusted, present, revoked)
+    return Keychain(trusted, present, revoked, known)
