@@ -306,6 +306,38 @@ def test_runs_of_a_dead_server_are_sealed_by_another(database: Database) -> None
     assert open_spans() == []
 
 
+@pytest.mark.full
+def test_changed_rows_stop_neither_seals_nor_the_server(start_server: Start, new_name: str) -> None:
+    """A program that writes to the database changes an unsealed statement and an unsealed run."""
+    server = start_server(env={"SKILLERY_SEALS_SECONDS": "3600"})
+    publisher(server.rpc)(new_name)
+    run_ids = [server.rpc("execute_skill", name=new_name, args={})["run_id"] for _ in range(2)]
+    rows = server.rpc("list_attestations", name=new_name)["attestations"]
+    with sqlite3.connect(server.home / "skillery.db", timeout=300) as sqlite:
+        sqlite.execute("DROP TRIGGER attestations_no_update")
+        sqlite.execute("UPDATE attestations SET sha256 = 'no hash' WHERE attestation = ?", (rows[0]["id"],))
+        sqlite.execute("UPDATE attestations SET envelope = '{}' WHERE attestation = ?", (rows[1]["id"],))
+        sqlite.execute("UPDATE runs SET evidence_json = '{' WHERE id = ?", (run_ids[0],))
+
+    assert server.stop() == 0
+    log = server.log.read_text()
+    for subject in (f"the statement {rows[0]['id']}", f"the statement {rows[1]['id']}", f"the run {run_ids[0]}"):
+        assert f"{subject} was changed in the database" in log
+    server = start_server(env=OFTEN)
+    assert sealed(server.rpc, run_ids[1]).record["run_id"] == run_ids[1]
+    error = server.rpc.error("get_run_statement", run_id=run_ids[0])
+    assert (error["code"], "was changed" in error["message"]) == (CONFLICT, True)
+    listed = {row["id"]: row["summary"] for row in server.rpc("list_attestations", name=new_name)["attestations"]}
+    assert listed[rows[1]["id"]] == "the envelope is damaged"
+    with sqlite3.connect(server.home / "skillery.db", timeout=300) as sqlite:
+        sqlite.execute("DROP TRIGGER seals_no_update")
+        sqlite.execute("UPDATE seals SET envelope = '{}' WHERE seq = (SELECT MAX(seq) FROM seals)")
+        before = sqlite.execute("SELECT MAX(seq) FROM seals").fetchall()[0][0]
+    publisher(server.rpc)(new_name, "1.1.0")
+    eventually(lambda: len(envelopes_of(server.rpc)) > before)
+    assert server.stop() == 0
+
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 

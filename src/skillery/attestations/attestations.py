@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
 from skillery.attestations.evidence import WITH_VERSIONS, passed_about
-from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
+from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of_envelope
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
@@ -27,7 +27,7 @@ from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
 from skillery.proof import SIGNERS
 from skillery.proof.dsse import ErrorsAbout, compact, unverified, verify
-from skillery.proof.statements import check_subject, read_statement, unverified_statement
+from skillery.proof.statements import check_subject, read_statement
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
@@ -128,7 +128,6 @@ def read_attestations(
 
 
 def _listed(row: Any) -> ListedAttestation:
-    predicate = unverified_statement(row.envelope.encode()).predicate if row.envelope else {}
     ended = EndedAttestation(in_utc(row.ended_at), row.ended_by, row.ended_reason) if row.ended_at else None
     return ListedAttestation(
         row.attestation,
@@ -139,7 +138,7 @@ def _listed(row: Any) -> ListedAttestation:
         in_utc(row.created_at),
         row.seal_seq,
         ended,
-        summary_of(row.predicate, predicate) if predicate else "",
+        summary_of_envelope(row.predicate, row.envelope) if row.envelope else "",
     )
 
 

@@ -17,7 +17,8 @@ from skillery.formats.check_results import VULNERABILITY, CheckedExample, CheckF
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import script_locks
-from skillery.proof.statements import URN, now
+from skillery.proof.dsse import ProofError
+from skillery.proof.statements import URN, now, unverified_statement
 
 Predicate = dict[str, Any]
 
@@ -178,6 +179,14 @@ class OwnReview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decision: Literal["approved", "rejected"]
     note: Text = ""
     at: Text = ""
+
+
+def summary_of_envelope(word: str, envelope: str) -> str:
+    """Return the predicate of an envelope in a few words, without a check of its signatures."""
+    try:
+        return summary_of(word, unverified_statement(envelope.encode()).predicate)
+    except (ProofError, LookupError, TypeError, AttributeError):
+        return "the envelope is damaged"
 
 
 def summary_of(word: str, predicate: Mapping[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Ended runs as seals cover them: their records, which are JSON texts with fixed members, and their batches."""
+"""Rows as seals cover them: records of ended runs, which are JSON texts with fixed members, their batches, and the last
+advisory.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ import msgspec
 from msgspec import Raw
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
+from skillery.attestations.signing import sha256_of
 from skillery.database import in_utc, take_turns
-from skillery.database.tables import runs, seal_spans, seals, servers, skill_versions, skills
+from skillery.database.tables import advisories, runs, seal_spans, seals, servers, skill_versions, skills
 from skillery.formats.timestamps import instant_text
 from skillery.proof.merkle import HASH_BYTES, leaf_hash
-from skillery.proof.seals import RUN_LEAF_1
+from skillery.proof.seals import RUN_LEAF_1, Position
 
 SPAN = 1 << 32
 """The number of batches of one process."""
@@ -43,6 +46,7 @@ class _Error(msgspec.Struct):
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _errors = msgspec.json.Decoder(_Error)
+_syntax = msgspec.json.Decoder(Raw)
 
 
 def find_ended_run(connection: Connection, run_id: str) -> Row[Any] | None:
@@ -53,8 +57,18 @@ def find_ended_run(connection: Connection, run_id: str) -> Row[Any] | None:
 def record_of(row: Row[Any]) -> bytes:
     """Return the record of an ended run: JSON with the members RUN_LEAF_1. `row` comes from `_ROWS`.
 
-    JSON columns become part of the record without being encoded again.
+    JSON columns become part of the record without being encoded again. Return b"" if a column is not JSON: the row was
+    changed in the database.
     """
+    try:
+        record = _record(row)
+        _syntax.decode(record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError):
+        return b""
+    return record
+
+
+def _record(row: Row[Any]) -> bytes:
     members: dict[str, Any] = _members.decode(row.evidence_json or "{}")
     salt = msgspec.json.decode(members.get("salt", b'""'))
     if not members and row.digest:  # the server died in the run, so that nothing more is known
@@ -80,9 +94,10 @@ def _rest(row: Row[Any], salt: str) -> str:
 
 
 def read_leaves(connection: Connection, batch: int) -> list[tuple[str, bytes]]:
-    """Return the ids and leaves of the ended runs of a batch, in the order of the ids."""
+    """Return ids and leaves of the ended runs of a batch, in the order of the ids. The leaf of a changed row is b""."""
     of_batch = _ROWS.where(runs.c.seal_batch == batch, runs.c.status != "started").order_by(runs.c.id)
-    return [(row.id, leaf_hash(record_of(row))) for row in connection.execute(of_batch)]
+    records = [(row.id, record_of(row)) for row in connection.execute(of_batch)]
+    return [(run_id, leaf_hash(record) if record else b"") for run_id, record in records]
 
 
 def split_leaves(kept: bytes) -> Sequence[bytes]:
@@ -138,3 +153,19 @@ def find_unsealed(connection: Connection, span: int) -> list[int]:
 
 
 _SEALED = select(seals.c.batch).where(seals.c.batch.is_not(None))
+
+
+# -- advisories --------------------------------------------------------------------------------------------------------
+
+
+def head_of_advisories(connection: Connection) -> Position | None:
+    """Return the number and a hash of the last change of an advisory, or None without advisories. With both, a reader
+    of the feed notices that a server hides the newest advisories.
+    """
+    columns = (advisories.c.seq, advisories.c.advisory, advisories.c.severity, advisories.c.action)
+    last = select(*columns, advisories.c.withdrawn_at.is_not(None)).order_by(advisories.c.seq.desc()).limit(1)
+    row = connection.execute(last).one_or_none()
+    if row is None:
+        return None
+    seq, *facts, is_withdrawn = row
+    return Position(seq, sha256_of(msgspec.json.encode([seq, *facts, bool(is_withdrawn)]).decode()))

@@ -24,18 +24,20 @@ from skillery.attestations.run_leaves import (
     close_span,
     find_left_over,
     find_unsealed,
+    head_of_advisories,
     move_late_runs,
     open_span,
     read_leaves,
 )
-from skillery.attestations.signing import Signing, sha256_of
+from skillery.attestations.signing import Signing, log_changed, sealed_digest, sha256_of
 from skillery.backends import Identity
 from skillery.database import Database, in_utc, take_turns
 from skillery.database.registry import Registry
-from skillery.database.tables import advisories, attestations, key_statements, seals
+from skillery.database.tables import attestations, key_statements, seals
 from skillery.errors import SkilleryError
 from skillery.formats.timestamps import instant_text
 from skillery.method import Method, PageLimit, Params, about
+from skillery.proof.dsse import ProofError
 from skillery.proof.merkle import leaf_hash, root_of
 from skillery.proof.seals import Covered, Position, Seal, make_seal, read_seal
 from skillery.registry.cursors import fitting_items
@@ -97,6 +99,8 @@ class Sealer:
                     await self._database.write(partial(close_span, span=self._current.number // SPAN))
         except (SkilleryError, TimeoutError) as error:
             log.warning("the last runs are not sealed yet: %s", error)
+        except Exception:  # a row that was changed in the database must not stop the end of the server
+            log.exception("the last runs are not sealed yet")
 
     @contextmanager
     def batch(self, count: int = 1) -> Iterator[int | None]:
@@ -223,9 +227,12 @@ def _head(connection: Connection) -> Row[Any] | None:
 def make_draft(connection: Connection, batch: int | None) -> Draft:
     """Return the next seal of the chain, for a batch of runs or for none."""
     head = _head(connection)
-    unsealed = select(attestations.c.id, attestations.c.sha256).where(attestations.c.seal_seq.is_(None))
-    made = connection.execute(unsealed.order_by(attestations.c.id).limit(MOST_ATTESTATIONS)).all()
-    leaves = [leaf for _, leaf in read_leaves(connection, batch)] if batch is not None else []
+    unsealed = select(attestations).where(attestations.c.seal_seq.is_(None)).order_by(attestations.c.id)
+    made = connection.execute(unsealed.limit(MOST_ATTESTATIONS)).all()
+    ended = read_leaves(connection, batch) if batch is not None else []
+    for run_id in (run_id for run_id, leaf in ended if not leaf):
+        log_changed(f"the run {run_id}")
+    leaves = [leaf for _, leaf in ended if leaf]
     keys = select(key_statements.c.sha256).order_by(key_statements.c.seq.desc()).limit(1)
     at = datetime.now(UTC)
     seal = Seal(
@@ -234,25 +241,12 @@ def make_draft(connection: Connection, batch: int | None) -> Draft:
         # Clocks of servers may differ, and times in the chain never go back.
         at=instant_text(max(at, in_utc(head.at)) if head else at),
         audit=Position(*audit.head(connection)),
-        attestations=_covered([leaf_hash(bytes.fromhex(row.sha256)) for row in made]),
+        attestations=_covered([leaf_hash(sealed_digest(row)) for row in made]),
         runs=_covered(leaves),
         keys=connection.scalar(keys) or "",
         advisories=head_of_advisories(connection),
     )
     return Draft(seal, batch, b"".join(leaves), [row.id for row in made])
-
-
-def head_of_advisories(connection: Connection) -> Position | None:
-    """Return the number and a hash of the last change of an advisory, or None without advisories. With both, a reader
-    of the feed notices that a server hides the newest advisories.
-    """
-    columns = (advisories.c.seq, advisories.c.advisory, advisories.c.severity, advisories.c.action)
-    last = select(*columns, advisories.c.withdrawn_at.is_not(None)).order_by(advisories.c.seq.desc()).limit(1)
-    row = connection.execute(last).one_or_none()
-    if row is None:
-        return None
-    seq, *facts, is_withdrawn = row
-    return Position(seq, sha256_of(msgspec.json.encode([seq, *facts, bool(is_withdrawn)]).decode()))
 
 
 def _covered(leaves: Sequence[bytes]) -> Covered:
@@ -287,7 +281,11 @@ def needs_seal(connection: Connection) -> bool:
         return True
     if connection.scalar(select(attestations.c.id).where(attestations.c.seal_seq.is_(None)).limit(1)):
         return True
-    return audit.head(connection).seq != read_seal(head.envelope.encode()).audit.seq
+    try:
+        return audit.head(connection).seq != read_seal(head.envelope.encode()).audit.seq
+    except ProofError:
+        log_changed(f"seal {head.seq}")
+        return True
 
 
 def forget_leaves(connection: Connection, before: datetime) -> None:

@@ -8,9 +8,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from string import hexdigits
 from typing import Any, Literal, NamedTuple, cast
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from skillery import audit
 from skillery.audit import SERVER, Actor
@@ -142,6 +143,20 @@ def insert_attestations(
 
 def sha256_of(envelope: str) -> str:
     return hashlib.sha256(envelope.encode()).hexdigest()
+
+
+def sealed_digest(row: Row[Any]) -> bytes:
+    """Return the SHA-256 of an envelope, for a seal. A purge empties the envelope, and keeps the hash."""
+    actual = sha256_of(row.envelope)
+    is_hash = len(row.sha256) == len(actual) and not {*row.sha256} - {*hexdigits}
+    if row.sha256 != actual and (row.envelope or not is_hash):
+        log_changed(f"the statement {row.attestation}")
+        return bytes.fromhex(actual)
+    return bytes.fromhex(row.sha256)
+
+
+def log_changed(subject: str) -> None:
+    log.error("%s was changed in the database: run skillery check --deep", subject)
 
 
 # -- The key of the registry, and the chain of statements about it -----------------------------------------------------

@@ -10,12 +10,12 @@ from sqlalchemy import Connection, Row, exists, select
 
 from skillery import audit
 from skillery.attestations.evidence import SIGNED, check_row
-from skillery.attestations.run_leaves import SPAN, read_leaves, split_leaves
-from skillery.attestations.seals import head_of_advisories
+from skillery.attestations.run_leaves import SPAN, head_of_advisories, read_leaves, split_leaves
 from skillery.attestations.signing import sha256_of
 from skillery.database import in_utc
 from skillery.database.tables import attestations, key_statements, runs, seal_spans, seals, signing_keys
 from skillery.database.tables import audit as entries
+from skillery.formats.timestamps import instant_text
 from skillery.proof.dsse import ProofError, algorithm_of, keyid_of
 from skillery.proof.keychains import Keychain, follow
 from skillery.proof.merkle import leaf_hash, root_of
@@ -180,7 +180,7 @@ def _root(digests: Sequence[str]) -> str:
 
 def _check_seal(row: Row[Any], link: Link, covered: Covered) -> None:
     """Raise ProofError if a seal differs from its row, or from the rows that it covers."""
-    seal, at = link.seal, in_utc(row.at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seal, at = link.seal, instant_text(in_utc(row.at))
     if (seal.seq, seal.previous, seal.at, link.sha256) != (row.seq, row.previous, at, row.sha256):
         raise ProofError("differs from its row")
     if covered != seal.attestations:
