@@ -475,6 +475,20 @@ def test_a_removed_revocation_of_a_key_is_noticed(start_server: Start, new_name:
     mirror.faults = [Fault(f"GET {ADDRESS}", times=9, status=200, body=before)]
     ended = skillery("witness", mirror.url, "--state", str(state))
     assert (ended.code, "a change of keys was removed" in ended.err) == (1, True), ended.err
+    # A new witness starts on such a registry: a seal of the new key follows those of the stolen key. Alone, they could
+    # come from the thief.
+    mirror.faults = []
+    stolen = [envelope for envelope in envelopes_of(server.rpc) if old in unverified(envelope).keyids]
+    ended = skillery("witness", mirror.url, "--state", str(state))
+    assert (ended.code, ended.out[:3]) == (0, "ok:"), ended.err
+    state.unlink()
+    page, nothing = (msgspec.json.encode({"seals": [*map(Raw, seals)]}) for seals in (stolen, []))
+    mirror.faults = [
+        Fault(f"GET {SEALS}", times=1, status=200, body=page),
+        Fault(f"GET {SEALS}", times=9, status=200, body=nothing),
+    ]
+    ended = skillery("witness", mirror.url, "--state", str(state))
+    assert (ended.code, "is signed with the revoked key" in ended.err, state.exists()) == (1, True, False), ended.err
     mirror.close()
 
 
