@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from skillery.proof.seals import read_seal
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Server, manifest
+from tests.conftest import Rpc, Server, manifest
+from tests.proof.test_seals import envelopes_of, sealing
 from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.processes import eventually
+
+__all__ = ["sealing"]
 
 REASON = "It sends rows to a stranger."
 
@@ -17,8 +22,8 @@ REASON = "It sends rows to a stranger."
 class Copies:
     """Skills of instructions on a server, with a lock and a folder of installed copies."""
 
-    def __init__(self, server: Server, namespace: str, folder: Path) -> None:
-        self._server, self._namespace = server, namespace
+    def __init__(self, rpc: Rpc, namespace: str, folder: Path) -> None:
+        self._rpc, self._namespace = rpc, namespace
         self.folder, self.lock = folder / "skills", folder / "skillery.lock"
 
     def name(self, word: str) -> str:
@@ -27,10 +32,10 @@ class Copies:
     def publish(self, *words: str, version: str = "1.0.0") -> None:
         for word in words:
             described = manifest(self.name(word), version, kind="instruction")
-            self._server.rpc("create_skill", manifest=described, skill_md=f"# {word} {version}\n")
+            self._rpc("create_skill", manifest=described, skill_md=f"# {word} {version}\n")
 
     def command(self, *words: str) -> Ended:
-        return skillery(*words, "--url", self._server.url)
+        return skillery(*words, "--url", self._rpc.url)
 
     def install(self, *words: str) -> None:
         names = [self.name(word) for word in words]
@@ -39,10 +44,10 @@ class Copies:
 
     def yank(self, word: str, severity: str, **more: str) -> None:
         params = {"name": self.name(word), "version": "1.0.0", "reason": REASON, "severity": severity, **more}
-        self._server.rpc("yank_version", **params)
+        self._rpc("yank_version", **params)
 
     def purge(self, word: str) -> None:
-        self._server.rpc("purge_version", name=self.name(word), version="1.0.0", reason=REASON)
+        self._rpc("purge_version", name=self.name(word), version="1.0.0", reason=REASON)
 
     def status(self, *options: str) -> tuple[int, dict[str, Any]]:
         """Return the exit code, and the skills by word."""
@@ -53,7 +58,7 @@ class Copies:
 
 @pytest.fixture
 def copies(sqlite_server: Server, new_name: str, tmp_path: Path) -> Copies:
-    return Copies(sqlite_server, new_name, tmp_path)
+    return Copies(sqlite_server.rpc, new_name, tmp_path)
 
 
 def test_status_names_edits_foreign_folders_and_newer_versions(copies: Copies) -> None:
@@ -111,6 +116,7 @@ def test_status_reports_advisories_and_quarantines_harmful_skills(copies: Copies
     assert copies.status()[1]["malicious"]["is_quarantined"]
 
 
+@pytest.mark.full
 def test_status_forgets_withdrawn_advisories(copies: Copies, sqlite_server: Server) -> None:
     copies.publish("sums")
     copies.install("sums")
@@ -142,6 +148,23 @@ def test_status_refuses_a_hostile_feed(copies: Copies, sqlite_server: Server, pa
     ended = skillery("status", str(copies.folder), "--url", mirror.url)
     mirror.close()
     assert (ended.code, problem in ended.err) == (1, True), ended.err
+
+
+@pytest.mark.full
+def test_status_notices_a_frozen_feed(sealing: Rpc, new_name: str, tmp_path: Path) -> None:
+    copies = Copies(sealing, new_name, tmp_path)
+    copies.publish("sums")
+    copies.install("sums")
+    before = sealing.http.get("/advisories.json").content
+    copies.yank("sums", "malicious")
+    number = sealing.http.get("/advisories.json").json()["head"]["seq"]
+    eventually(lambda: (last := read_seal(envelopes_of(sealing)[-1]).advisories) and last.seq >= number)
+    mirror = FaultProxy(sealing.url)
+    mirror.faults = [Fault("GET /advisories.json", times=99, status=200, body=before)]
+    ended = skillery("status", str(copies.folder), "--url", mirror.url)
+    mirror.close()
+    assert (ended.code, "the feed /advisories.json is older than seal" in ended.err) == (1, True), ended.err
+    assert "malicious" in copies.command("status", str(copies.folder)).out
 
 
 @pytest.mark.full

@@ -13,12 +13,13 @@ from skillery.cli.failures import CHECK_FAILED, CheckFailed
 from skillery.cli.install import MOST_NAMED, RECORD, Recorded, edits_of, read_record
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
-from skillery.cli.proof import MOST_PAGES, read_answer
+from skillery.cli.proof import MOST_PAGES, read_answer, read_keychain
 from skillery.formats.wording import first_names
 from skillery.proof import ADVISORIES_ADDRESS
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
+    from skillery.proof.seals import Seal
 
 DIGESTS_AT_ONCE = 50
 LOCKED_AT_ONCE = 1000
@@ -58,12 +59,19 @@ class _Record(msgspec.Struct, frozen=True):
     withdrawn: str | None = None
 
 
+class _Head(msgspec.Struct, frozen=True):
+    seq: int
+    hash: str
+
+
 class _Page(msgspec.Struct, frozen=True):
     """A page of the feed. The next page is the one after `seq`."""
 
     advisories: list[_Record]
     seq: int
     more: bool
+    head: _Head | None = None
+    """The newest change of the whole feed, as seals name it."""
 
 
 class _Skill(msgspec.Struct):
@@ -156,9 +164,11 @@ async def _compare(client: AsyncClient, skills: Sequence[_Skill]) -> None:
     from skillery.client.errors import ClientError
 
     digests = sorted({skill.digest for skill in skills})
+    # A feed that is read after the seal has at least the advisories of the seal.
+    seal = await _newest_seal(client)
     advisories: dict[str, list[_Advisory]] = {}
     for start in range(0, len(digests), DIGESTS_AT_ONCE):
-        for record in await _records(client, digests[start : start + DIGESTS_AT_ONCE]):
+        for record in await _records(client, digests[start : start + DIGESTS_AT_ONCE], seal):
             facts = record.database_specific
             advisory = _Advisory(record.id, facts.severity, facts.action, record.summary, facts.fixed)
             for digest in facts.digests if record.withdrawn is None else ():
@@ -181,8 +191,23 @@ async def _compare(client: AsyncClient, skills: Sequence[_Skill]) -> None:
                 continue  # the skill is gone, which `problem` says
 
 
-async def _records(client: AsyncClient, digests: Sequence[str]) -> list[_Record]:
-    """Return the advisories about digests, from all pages. Raise CheckFailed if the answers are not those of a feed."""
+async def _newest_seal(client: AsyncClient) -> Seal | None:
+    """Return the newest seal, or None if the registry has none. Raise CheckFailed if it is not valid."""
+    from skillery.proof.dsse import ErrorsAbout
+    from skillery.proof.seals import check_seal
+
+    newest = (await client.list_seals(newest=True))["seals"]
+    keys = (await read_keychain(client, may_be_empty=True)).trusted
+    with ErrorsAbout("the newest seal", CheckFailed):
+        return check_seal(newest[0]["envelope"].encode(), keys).seal if newest else None
+
+
+async def _records(client: AsyncClient, digests: Sequence[str], seal: Seal | None) -> list[_Record]:
+    """Return the advisories about digests, from all pages. Raise CheckFailed if the answers are not those of a feed, or
+    are older than the seal.
+    """
+    from skillery.proof.seals import Position, continues
+
     records: list[_Record] = []
     after = 0
     for _ in range(MOST_PAGES):
@@ -193,6 +218,9 @@ async def _records(client: AsyncClient, digests: Sequence[str]) -> list[_Record]
             raise CheckFailed(f"the answer of {ADVISORIES_ADDRESS} is not a feed of advisories: {error}") from None
         records += page.advisories
         if not page.more:
+            head = Position(page.head.seq, page.head.hash) if page.head else None
+            if seal and not continues(seal.advisories, head):
+                raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} is older than seal {seal.seq}: it may be an old copy")
             return records
         if page.seq <= after:
             raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} repeats its page after {after}")

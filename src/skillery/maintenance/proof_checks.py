@@ -19,7 +19,7 @@ from skillery.formats.timestamps import instant_text
 from skillery.proof.dsse import ProofError, algorithm_of, keyid_of
 from skillery.proof.keychains import Keychain, follow
 from skillery.proof.merkle import leaf_hash, root_of
-from skillery.proof.seals import Covered, Link, check_seal, follow_seals
+from skillery.proof.seals import Covered, Link, Position, check_seal, continues, follow_seals
 from skillery.proof.statements import TYPES
 
 AT_ONCE = 100
@@ -156,8 +156,8 @@ def _seals(connection: Connection, known: Mapping[str, bytes]) -> Iterator[Fault
         stated, head = last.seal.advisories, head_of_advisories(connection)
         # Each change of an advisory has an entry in the audit trail.
         is_later = last.seal.audit.seq != audit.head(connection).seq
-        if head != stated and not (is_later and head and head.seq > (stated.seq if stated else 0)):
-            number = stated.seq if stated else head.seq if head else 0
+        if head != stated and not (is_later and continues(stated, head)):
+            number = (stated or head or Position(0, "")).seq
             yield _fault("advisory_damaged", f"the advisory with the number {number}", "is not the sealed one")
 
 

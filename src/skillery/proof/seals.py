@@ -138,8 +138,8 @@ def follow_seals(
             raise ProofError(f"has a seal {seal.seq} that does not follow seal {number - 1}: history was rewritten")
         if before is not None and (
             seal.at < before.at
-            or not _continues(before.audit, seal.audit)
-            or not _continues(before.advisories, seal.advisories)
+            or not continues(before.audit, seal.audit)
+            or not continues(before.advisories, seal.advisories)
         ):
             raise ProofError(f"has a seal {seal.seq} that does not continue seal {before.seq}: history was rewritten")
         links.append(link)
@@ -147,7 +147,7 @@ def follow_seals(
     return links
 
 
-def _continues(before: Position | None, position: Position | None) -> bool:
+def continues(before: Position | None, position: Position | None) -> bool:
     """Return whether a position is after the one before, or the same."""
     return before is None or (position is not None and (position.seq > before.seq or position == before))
 

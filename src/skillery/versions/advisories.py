@@ -10,9 +10,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection, Row, select
 
+from skillery.attestations.run_leaves import head_of_advisories
 from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.tables import advisories, skill_versions, skills
+from skillery.proof.seals import Position
 from skillery.registry.version_rows import Severity
 from skillery.registry.visibility import parameters, sees_each, view_of
 
@@ -70,6 +72,7 @@ class AdvisoryPage(msgspec.Struct, frozen=True):
     advisories: list[OsvRecord]
     seq: int
     more: bool
+    head: Annotated[Position | None, Meta(description="The newest change of any advisory, as seals name it")]
 
 
 _ADVISORIES = (
@@ -87,6 +90,7 @@ def read_advisories(connection: Connection, identity: Identity, *, after: int, d
     With `digests`, return the advisories about bundles with these digests: a caller who has a copy may know its flaw.
     Without, return the advisories about skills that the identity sees.
     """
+    head = head_of_advisories(connection)  # before the rows, which then have all changes up to it
     chosen, values, view = _ADVISORIES.where(advisories.c.seq > after), {}, view_of(identity)
     if digests:
         chosen = chosen.where(skill_versions.c.digest.in_(digests))
@@ -94,7 +98,8 @@ def read_advisories(connection: Connection, identity: Identity, *, after: int, d
         chosen, values = chosen.where(sees_each(view, skills, skills.c.id)), parameters(identity)
     rows = connection.execute(chosen, values).all()
     page = rows[:MOST_RECORDS]
-    return AdvisoryPage([_record(row) for row in page], page[-1].seq if page else after, len(rows) > len(page))
+    records, seq = [_record(row) for row in page], page[-1].seq if page else after
+    return AdvisoryPage(records, seq, len(rows) > len(page), head)
 
 
 def _record(row: Row[Any]) -> OsvRecord:
