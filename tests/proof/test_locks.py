@@ -19,7 +19,7 @@ from skillery.cli.failures import CheckFailed
 from skillery.cli.lock_files import check_digest
 from skillery.client.results import Locked
 from skillery.formats.bundle import BundleFile, digest_of
-from skillery.proof.dsse import ProofError, SigningKey, seal, unverified
+from skillery.proof.dsse import ProofError, SigningKey, seal, to_base64, unverified
 from skillery.proof.locks import (
     Lock,
     LockedSeal,
@@ -313,6 +313,31 @@ def test_a_skill_without_a_proof_is_refused(project: Project, mirror: FaultProxy
     assert (refused.code, f"have passed their policy: {project.name}\n" in refused.err) == (1, True), refused.err
     assert not project.skills.exists()
     assert project.install(*url, "--allow-unsigned", project.name).code == 0
+
+
+@pytest.mark.full
+def test_an_export_without_a_proof_warns_and_with_a_false_one_fails(
+    project: Project, mirror: FaultProxy, tmp_path: Path
+) -> None:
+    words = ("export", str(tmp_path / "out.tar.gz"), project.name, "--url", mirror.url)
+    unsigned = without_passed(project)
+    mirror.faults = [unsigned]
+    exported = skillery(*words)
+    assert (exported.code, project.name in exported.err) == (0, True), exported.err
+    (tmp_path / "out.tar.gz").unlink()
+    address = f"/skills/{project.name}/1.0.0.intoto.jsonl"
+    for line in project.server.rpc.http.get(address).content.splitlines():
+        payload = unverified(line).payload
+        changes = [line.replace(b'"sig":"', b'"sig":"A'), line.replace(to_base64(payload).encode(), b"e30=")]
+        if b"PASSED" in payload:
+            failed = to_base64(payload.replace(b"PASSED", b"FAILED")).encode()
+            changes.append(line.replace(to_base64(payload).encode(), failed))
+        for changed in changes:
+            rest = [each for each in unsigned.body.splitlines() if each != line]
+            mirror.faults = [unsigned._replace(body=b"\n".join([*rest, changed]))]
+            refused = skillery(*words)
+            assert (refused.code, f"the proof of {project.name}@1.0.0" in refused.err) == (1, True), (changed, refused)
+            assert not (tmp_path / "out.tar.gz").exists()
 
 
 def test_an_edited_lock_installs_nothing(project: Project) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ErrorsAbout, ProofError, keyid_of
+from skillery.proof.dsse import ErrorsAbout, ProofError, keyid_of, unverified, verify
 from skillery.proof.seals import check_seal
 from skillery.proof.statements import check_subject, unverified_statement, verified_statement
 
@@ -94,12 +94,16 @@ def choose_proof(
     envelopes: Sequence[bytes], keys: Mapping[str, bytes], name: str, version: str, digest: str
 ) -> Proof | None:
     """Return the newest proof of a version, or None if there is none. `envelopes` are all statements about the version,
-    oldest first. Raise ProofError if the newest proof is not valid.
+    oldest first. Raise ProofError if the newest proof is not valid, or if there is none and a statement of the registry
+    is not valid: a version with a changed proof is not unsigned.
     """
     for envelope in reversed(envelopes):
         statement = unverified_statement(envelope)
         if says_passed(statement.word, statement.predicate):
             return Proof(envelope, _check_proof(envelope, keys, name, version, digest))
+    for envelope in envelopes:
+        if unverified_statement(envelope).word == "passed" or keys.keys() & set(unverified(envelope).keyids):
+            verify(envelope, keys)
     return None
 
 
