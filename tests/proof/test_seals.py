@@ -17,24 +17,37 @@ import httpx
 import msgspec
 import pytest
 from msgspec import Raw
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
-from skillery.attestations.seals import Sealer, read_seals
+from skillery.attestations.seals import IDLE, MOST_RUNS, Sealer, make_draft, needs_seal, read_seals, store_seal
 from skillery.attestations.signing import open_signing
-from skillery.backends import KINDS
+from skillery.backends import KINDS, Identity
 from skillery.database import Database
-from skillery.database.tables import runs, seal_spans, servers
+from skillery.database.tables import runs, seal_spans, seals, servers
+from skillery.errors import NotFound
 from skillery.proof.dsse import ProofError, SigningKey, seal, unverified
-from skillery.proof.seals import CheckedRun, Covered, Position, Seal, check_run, follow_seals, make_seal, read_seal
+from skillery.proof.seals import (
+    CheckedRun,
+    Covered,
+    Position,
+    RunPredicate,
+    Seal,
+    check_run,
+    follow_seals,
+    make_run_statement,
+    make_seal,
+    read_seal,
+)
 from skillery.proof.statements import read_statement
 from skillery.runs.ended_runs import close_of_dead, note_seen
+from skillery.runs.statements import make_predicate
 from skillery.settings.groups import Seals
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.proof.test_attestations import ADDRESS, keys_of
 from tests.proof.test_keys import SIGNER
 from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.people import Caller, Who
+from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually, eventually_async
 
 Start = Callable[..., Server]
@@ -210,6 +223,125 @@ def test_without_a_key_there_are_no_seals(start_server: Start) -> None:
 
     assert (error["code"], "signs nothing" in error["message"]) == (NOT_FOUND, True)
     assert envelopes_of(rpc) == []
+
+
+@pytest.mark.full
+def test_public_seals_need_no_token(start_server: Start, tmp_path: Path) -> None:
+    variables = people_settings(tmp_path) | OFTEN | {"SKILLERY_SEALS_PUBLIC": "true"}
+    url = start_server(env=variables).url
+    eventually(lambda: httpx.get(f"{url}{SEALS}").json()["seals"])
+
+    assert skillery("witness", url, "--state", str(tmp_path / "state.json")).code == 0
+    body = {"jsonrpc": "2.0", "id": 1, "method": "list_seals", "params": {}}
+    assert httpx.post(f"{url}/rpc", json=body).status_code == 401
+
+
+# -- seals of one process ----------------------------------------------------------------------------------------------
+
+
+class Sealing:
+    """A database whose seals a Sealer of this process makes."""
+
+    def __init__(self, database: Database) -> None:
+        self.key = SigningKey.new()
+        self.database = database
+        self.signing = open_signing(database, KINDS["signer"].completed(Local(self.key)))
+
+    def sealer(self, seconds: float, keep_days: int = 400) -> Sealer:
+        return Sealer(self.database, self.signing, "here", Seals(seconds=seconds, keep_days=keep_days))
+
+    def links(self) -> list[Seal]:
+        pages = self.database.read_now(partial(read_seals, after=0, limit=1000))
+        keys = {self.key.keyid: self.key.public_der}
+        return [link.seal for link in follow_seals([page.envelope.encode() for page in pages], keys)]
+
+    def add_runs(self, batch: int | None, count: int) -> None:
+        """Record ended runs of the batch."""
+        row = {"method": "run_code", "status": "completed", "server": "here", "seal_batch": batch}
+        more = {"identity": "ann", "identity_kind": "person", "started_at": datetime.now(UTC)}
+        rows = [{"id": f"run_{batch}_{number:05}", **row, **more} for number in range(count)]
+        self.database.write_now(lambda connection: connection.execute(insert(runs), rows))
+
+    def store(self, age: timedelta, batch: int | None = None) -> None:
+        """Store a seal that is as old as `age`."""
+        draft = self.database.read_now(partial(make_draft, batch=batch))
+        at = (datetime.now(UTC) - age).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        draft = draft._replace(seal=msgspec.structs.replace(draft.seal, at=at))
+        envelope = seal(make_seal(draft.seal), self.key.sign).decode()
+        assert self.database.write_now(partial(store_seal, draft=draft, envelope=envelope)) == "stored"
+
+    def statement(self, run_id: str) -> RunPredicate:
+        ann = Identity("ann", "person", frozenset({"read"}), ())
+        work = partial(make_predicate, identity=ann, run_id=run_id, with_args=False, is_signing=True, retry_ms=1)
+        return self.database.read_now(work)[1]
+
+
+@pytest.mark.full
+def test_five_thousand_runs_are_sealed_at_once(database: Database) -> None:
+    sealing = Sealing(database)
+
+    async def scenario() -> int:
+        sealer = sealing.sealer(seconds=3600)
+        await sealer.start()
+        with sealer.batch(MOST_RUNS) as batch:
+            sealing.add_runs(batch, MOST_RUNS)
+        with sealer.batch() as later:
+            assert later != batch
+        await eventually_async(sealing.links)
+        await sealer.close()
+        return int(batch or 0)
+
+    batch = asyncio.run(scenario())
+    assert [link.runs.count for link in sealing.links()] == [MOST_RUNS]
+    predicate = sealing.statement(f"run_{batch}_00042")
+    assert (predicate.proof.size, len(predicate.proof.hashes)) == (MOST_RUNS, 13)
+    envelope = seal(make_run_statement(predicate), sealing.key.sign)
+    check_run(envelope, {sealing.key.keyid: sealing.key.public_der})
+
+
+def test_an_idle_registry_makes_no_seal_within_an_hour(database: Database) -> None:
+    sealing = Sealing(database)
+    sealing.store(IDLE - timedelta(minutes=9))
+    assert not database.read_now(needs_seal)
+
+
+def test_an_idle_registry_makes_a_seal_after_an_hour(database: Database) -> None:
+    sealing = Sealing(database)
+    sealing.store(IDLE)
+
+    async def scenario() -> None:
+        sealer = sealing.sealer(seconds=0.1)
+        await sealer.start()
+        await eventually_async(lambda: len(sealing.links()) > 1)
+        await sealer.close()
+
+    asyncio.run(scenario())
+    assert len(sealing.links()) == 2
+    assert not database.read_now(needs_seal)
+
+
+@pytest.mark.full
+def test_old_seals_lose_their_leaves(database: Database) -> None:
+    sealing = Sealing(database)
+    for batch, age in ((1, timedelta(days=3)), (2, timedelta(days=1))):
+        sealing.add_runs(batch, 2)
+        sealing.store(age, batch)
+    before = sealing.statement("run_1_00001")
+
+    async def scenario() -> None:
+        sealer = sealing.sealer(seconds=0.1, keep_days=2)
+        await sealer.start()
+        await eventually_async(lambda: database.read_now(count_emptied))
+        await sealer.close()
+
+    def count_emptied(connection: Connection) -> int | None:
+        return connection.scalar(select(func.count()).where(seals.c.batch == 1, seals.c.run_leaves == b""))
+
+    asyncio.run(scenario())
+    with pytest.raises(NotFound, match="hashes in the seal of run_1_00001 are deleted"):
+        sealing.statement("run_1_00001")
+    check_run(seal(make_run_statement(before), sealing.key.sign), {sealing.key.keyid: sealing.key.public_der})
+    assert sealing.statement("run_2_00001").proof.size == 2
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Sealer:
         """Batches that get no more runs, oldest first."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._cleaned_at = 0.0
+        self._cleaned_at = -IDLE.total_seconds()  # the clock may begin with the start of the machine
 
     async def start(self) -> None:
         """Open the first batch, and begin to seal. Call this after the server has a heartbeat."""
