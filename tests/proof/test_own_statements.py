@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skillery.attestations.predicates import ci_provenance
+from skillery.attestations.predicates import ci_provenance, summary_of
 from skillery.backends import Provenance
 from skillery.proof.dsse import SigningKey, pae, seal
 from skillery.proof.statements import make_statement
@@ -210,10 +210,12 @@ def test_a_revoked_identity_signs_nothing(org: Server, new_name: str) -> None:
     ],
 )
 def test_only_issuers_of_github_get_the_host_github_com(issuer: str, host: str) -> None:
-    job = Provenance(issuer, "repo:acme/skills", "acme/skills", ref="refs/heads/main", commit="5f")
+    job = Provenance(issuer, "repo:acme/skills", "acme/skills", ref="refs/heads/main", commit="5f0c2b1aa0")
     [source] = ci_provenance(job, "https://skills.example.org")["buildDefinition"]["resolvedDependencies"]
 
     assert source["uri"] == f"git+https://{host}/acme/skills@refs/heads/main"
+    summary = summary_of("provenance", ci_provenance(job, "https://skills.example.org"))
+    assert summary == "acme/skills refs/heads/main at 5f0c2b1"
 
 
 # -- a server that wants a signature of a statement --------------------------------------------------------------------

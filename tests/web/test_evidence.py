@@ -94,6 +94,12 @@ def test_a_changed_signer_needs_a_tick(house: Server, new_name: str) -> None:
     assert approve(browser, page, [])[0] == 400
     assert approve(browser, page, ["signer"])[0] == 303
     assert shop.status("2.0.0") == "published"
+    assert "same signer as before" not in browser.get(f"/s/{shop.name}@2.0.0").text
+    shop.publish(shop.bot, "2.1.0", OLD)
+    created = rpc("describe_skill", name=shop.name, version="2.1.0")["skill"]
+    envelope = signed(key, "author", created, author=f"{name}-bot")
+    rpc("add_attestation", name=shop.name, version="2.1.0", envelope=envelope)
+    assert "same signer as before" in browser.get(f"/review/{shop.name}@2.1.0").text
 
 
 @pytest.mark.asyncio(loop_scope="session")

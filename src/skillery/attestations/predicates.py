@@ -197,9 +197,12 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
         case "publication":
             return f"published by {predicate.get('publisher')} with {predicate.get('method')}"
         case "provenance":
-            parameters = dict(predicate.get("buildDefinition", {}).get("externalParameters", {}))
+            definition = predicate.get("buildDefinition", {})
+            parameters = dict(definition.get("externalParameters", {}))
             facts = " ".join(str(parameters[key]) for key in ("repository", "workflow", "ref", "source", "path")
                              if parameters.get(key))  # fmt: skip
+            for source in definition.get("resolvedDependencies", ()):
+                facts += f" at {source['digest']['gitCommit'][:7]}"
             return f"{facts} (stated by {parameters['stated_by']})" if parameters.get("stated_by") else facts
         case "tests":
             return f"{predicate.get('result')}: {len(predicate.get('passedTests', ()))} passed"

@@ -1092,6 +1092,7 @@ class ExplainedPolicy(TypedDict):
     needs: list[ExplainedNeed]
     signer: str
     former_signer: str
+    is_same_signer: bool
     waiting: bool
     vulnerabilities: str
 

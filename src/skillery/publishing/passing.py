@@ -293,6 +293,8 @@ class ExplainedPolicy(msgspec.Struct, frozen=True):
     """The author or the CI job of the version, "" if there is neither."""
     former_signer: str
     """The signer of the latest published version, if it is another one."""
+    is_same_signer: bool
+    """Whether the latest published version has the same signer."""
     waiting: bool
     """Whether a reviewer may decide about the version."""
     vulnerabilities: str
@@ -324,6 +326,7 @@ def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
         tuple(map(_need, verdict.needs)),
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
+        judged.situation.former_signer == verdict.signer != "",
         is_waiting,
         next((each.vulnerabilities for each in reversed(judged.evidence) if each.word == "scan"), ""),
     )
