@@ -271,6 +271,21 @@ def test_a_withdrawn_input_ends_passed(server: Server, new_name: str) -> None:
     assert not [row for row in adam("list_versions", waiting=True)["versions"] if row["name"] == name]
 
 
+@pytest.mark.full
+def test_a_withdrawn_approval_is_needed_again_without_a_policy(server: Server, new_name: str) -> None:
+    bot, rita, adam = person(server, "bot", kind="agent"), person(server, "rita"), person(server, "adam", "admin")
+    name = f"free.{new_name}"
+    if bot.create(name)["status"] == "draft":
+        bot("submit_version", name=name, version="1.0.0")
+    assert approve(rita, name)["status"] == "published"
+    [row] = rita("list_attestations", name=name, predicate="review")["attestations"]
+    adam("end_attestation", id=row["id"], reason="not a review")
+
+    explanation = explained(rita, name)
+    assert (explanation["passed"], explanation["needs"]["review"]["missing"]) == (False, "0 of 1 approval")
+    assert statements_of(rita, name, predicate="passed") == {}
+
+
 def test_a_row_without_a_valid_signature_is_no_evidence(server: Server, new_name: str) -> None:
     """A program that writes to the database inserts a review, takes over one, or copies one of another version."""
     ann, rita, name = person(server, "ann"), person(server, "rita"), f"two.{new_name}"

@@ -164,6 +164,12 @@ def read_former_signer(connection: Connection, name: str, keyid: str, version_id
     return signer_of(read_evidence(connection, latest, keyid)) if latest is not None else ""
 
 
+def was_reviewed(connection: Connection, version_id: int) -> bool:
+    """Return whether a version has a statement of a review, also a withdrawn one: such a version needs another."""
+    of_version = attestations.c.version_id == version_id, attestations.c.predicate == "review"
+    return bool(connection.scalar(select(exists().where(*of_version))))
+
+
 def is_proof_ended(connection: Connection, version_id: int) -> bool:
     """Return whether a version had passed its policy, and has not since evidence was withdrawn."""
     of_version = attestations.c.version_id == version_id, attestations.c.predicate == "passed"

@@ -21,7 +21,14 @@ from skillery.attestations.attestations import (
     end_attestations,
     store_signed,
 )
-from skillery.attestations.evidence import Evidence, evidence_of, read_evidence, read_former_signer, stated_evidence
+from skillery.attestations.evidence import (
+    Evidence,
+    evidence_of,
+    read_evidence,
+    read_former_signer,
+    stated_evidence,
+    was_reviewed,
+)
 from skillery.attestations.policies import Need, Policies, Policy, Situation, Verdict, judge
 from skillery.attestations.predicates import Predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
@@ -84,8 +91,7 @@ def read_judged(
     policy = policies.of(name)
     checks, publications = checks_of(row.checks_json), [each for each in evidence if each.word == "publication"]
     if policy.is_default:
-        asks_review = row.status in WAITING or any(each.word == "review" for each in evidence)
-        asks_review = asks_review or '"approval"' in (row.standing_json or "")
+        asks_review = row.status in WAITING or was_reviewed(connection, row.version_id)
         policy, former = policies.of(name, asks_review=asks_review), ""
     else:
         diff = checks.permissions_diff
