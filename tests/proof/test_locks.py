@@ -316,9 +316,7 @@ def test_a_skill_without_a_proof_is_refused(project: Project, mirror: FaultProxy
 
 
 @pytest.mark.full
-def test_an_export_without_a_proof_warns_and_with_a_false_one_fails(
-    project: Project, mirror: FaultProxy, tmp_path: Path
-) -> None:
+def test_an_export_fails_if_a_proof_was_changed(project: Project, mirror: FaultProxy, tmp_path: Path) -> None:
     words = ("export", str(tmp_path / "out.tar.gz"), project.name, "--url", mirror.url)
     unsigned = without_passed(project)
     mirror.faults = [unsigned]
