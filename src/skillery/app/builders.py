@@ -150,9 +150,7 @@ def thin_plugins_of(settings: Settings, authenticator: Authenticator) -> ThinPlu
 
 
 class PreparingEvents:
-    """Passes events to the plugins, looks for known vulnerabilities before a publication, and prepares each published
-    skill for the indexes of Agent Skills.
-    """
+    """Passes events to plugins, looks for known vulnerabilities, and prepares the indexes of Agent Skills."""
 
     def __init__(self, events: Events, preparing: FactsPreparation, vulnerabilities: Vulnerabilities) -> None:
         self._events = events

@@ -202,12 +202,8 @@ class Passing:
         return withdrawal.ended
 
     async def explain(self, identity: Identity, name: str, spec: VersionSpec) -> ExplainedPolicy:
-        def explain(connection: Connection) -> ExplainedPolicy:
-            judged = self.read(connection, identity, name, spec)
-            is_waiting = judged.row.status == "in_review" or is_reviewed_again(connection, judged.row)
-            return _explained(judged, is_waiting=is_waiting)
-
-        return await self._database.read(explain)
+        read = partial(self.read, identity=identity, name=name, spec=spec)
+        return await self._database.read(partial(_explained, read=read))
 
 
 def _store(
@@ -318,7 +314,8 @@ async def explain_policy(passing: Passing, identity: Identity, params: ExplainPo
     return await passing.explain(identity, *parse_named(params.name, params.version))
 
 
-def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
+def _explained(connection: Connection, read: Callable[[Connection], Judged]) -> ExplainedPolicy:
+    judged = read(connection)
     row, verdict = judged.row, judged.verdict()
     passed = [each.predicate for each in judged.evidence if each.word == "passed"]
     digests = [predicate.get("policy", {}).get("digest", {}).get("sha256") for predicate in passed]
@@ -333,7 +330,7 @@ def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
         judged.situation.former_signer == verdict.signer != "",
-        is_waiting,
+        row.status == "in_review" or is_reviewed_again(connection, row),
         next((each.vulnerabilities for each in reversed(judged.evidence) if each.word == "scan"), ""),
     )
 
