@@ -200,7 +200,7 @@ def test_the_story_of_an_auditor_ends_without_a_server(start_server: Callable[..
     printed = run_as_user(verifies, server, folder)
 
     assert f"ok\t{run['run_id']}\tcompleted\tagent\ttext.csv.profile@1.0.0\t" in printed
-    assert "skillery.lock: 1 skills are verified" in printed
+    assert "skillery.lock: 1 skill is verified" in printed
     statement = folder / "runs.jsonl"
     content = statement.read_bytes()
     statement.write_bytes(content.replace(b'"sig":"', b'"sig":"A', 1))

@@ -221,7 +221,7 @@ def test_a_lock_pins_the_keys_and_names_signers(project: Project) -> None:
     assert (skill["name"], skill["signer"], skill["proof"] in lines) == (project.name, "local", True)
     again = project.locked("--json")
     assert (again.json["keys"], again.err) == ([keyid], "")
-    assert project.command("verify", str(project.lock)).out == f"{project.lock}: 1 skills are verified\n"
+    assert project.command("verify", str(project.lock)).out == f"{project.lock}: 1 skill is verified\n"
 
 
 @pytest.mark.full

@@ -830,7 +830,7 @@ def test_the_story_of_an_author_signs_releases_and_installs_offline(
     assert re.search(r"^ok\tprovenance\t", printed, re.MULTILINE)
     assert f"signer changed from ada to {ci}" in printed
     assert "refused: exit code 1" in printed
-    assert "skillery.lock: 1 skills are verified" in printed
+    assert "skillery.lock: 1 skill is verified" in printed
     assert (tmp_path / "folder" / "skills" / "sales.report" / "SKILL.md").is_file()
     [locked] = json.loads((tmp_path / "folder" / "skillery.lock").read_text())["skills"]
     assert (locked["version"], locked["signer"]) == ("0.2.0", ci)

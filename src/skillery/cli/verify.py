@@ -233,7 +233,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
 
     keys = sorted(lock.keys) if offline else with_client(target, ask)
     facts = {"file": str(path), "skills": lock.skills}
-    _print_verified(f"{path}: {len(entries)} skills are verified", facts, keys, as_json)
+    _print_verified(f"{path}: {_number(entries)} verified", facts, keys, as_json)
 
 
 def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target: Target, as_json: bool) -> None:
@@ -256,7 +256,11 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
     keys = with_client(target, ask)
     skills = [{"name": skill.name, "version": skill.version, "digest": skill.digest} for skill, _ in installed]
     facts = {"folder": str(folder), "skills": skills}
-    _print_verified(f"{folder}: {len(skills)} skills are verified", facts, keys, as_json)
+    _print_verified(f"{folder}: {_number(skills)} verified", facts, keys, as_json)
+
+
+def _number(skills: Sequence[object]) -> str:
+    return "1 skill is" if len(skills) == 1 else f"{len(skills)} skills are"
 
 
 async def _compare(client: AsyncClient, answers: _Answers, folder: Path, marks: Mapping[str, str]) -> None:
