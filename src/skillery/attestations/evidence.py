@@ -19,7 +19,7 @@ from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
 from skillery.proof import STATED_BY
 from skillery.proof.dsse import ErrorsAbout, ProofError
-from skillery.proof.keychains import follow
+from skillery.proof.keychains import Keychain, follow
 from skillery.proof.statements import Statement, check_subject, verified_statement
 from skillery.registry.visibility import WAS_PUBLISHED
 
@@ -30,6 +30,7 @@ WITH_VERSIONS = (
     .join(skills, skills.c.id == skill_versions.c.skill_id)
 )
 """Attestations with their keys, versions and skills."""
+_KEYS = signing_keys.alias()
 
 
 class Evidence(NamedTuple):
@@ -70,7 +71,7 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
     are left out, with a warning in the log. Raise Unavailable if the chain is not valid.
     """
     rows = connection.execute(SIGNED.where(*_is_in_force(version_id)).order_by(attestations.c.id)).all()
-    keys = _registry_keys(tuple(read_chain(connection)), keyid) if rows else {}
+    keys = _registry_keys(tuple(read_chain(connection)), keyid).trusted if rows else {}
     valid = []
     for row in rows:
         try:
@@ -80,13 +81,52 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
     return valid
 
 
+def read_revoked(connection: Connection, version_id: int, keyid: str) -> list[Evidence]:
+    """Return the statements of the registry about a version that no key proves now, because theirs was revoked, oldest
+    first. `keyid` is that of `read_evidence`.
+
+    Only the signed chain of keys says which keys are revoked: a program that writes to the database could revoke a
+    key, and let the registry sign changed facts. Withdrawn statements are left out, and those that a later statement
+    replaces: of each word, or of each reviewer, only the last one counts. Raise ProofError if a statement does not
+    have the signature of its key, or says something else than its row.
+    """
+    revoked = _registry_keys(tuple(read_chain(connection)), keyid).revoked
+    of_registry = (
+        attestations.c.version_id == version_id,
+        attestations.c.envelope != "",
+        signing_keys.c.holder == "server",
+    )
+    last: dict[tuple[str, ...], Row[Any]] = {}
+    for row in connection.execute(SIGNED.where(*of_registry).order_by(attestations.c.id)) if revoked else ():
+        subject = (row.predicate, row.made_by) if row.predicate == "review" else (row.predicate,)
+        last.pop(subject, None)
+        if row.keyid in revoked and row.ended_at is None:
+            last[subject] = row
+    evidence = []
+    for row in last.values():
+        with ErrorsAbout(f"has a statement '{row.predicate}' that", ProofError):
+            evidence.append(check_row(row, {row.keyid: row.public_der}))
+    return evidence
+
+
 def _is_in_force(version_id: int) -> list[ColumnElement[bool]]:
-    """Return the conditions that an attestation of a version is neither withdrawn nor of a revoked personal key."""
+    """Return the conditions that an attestation of a version is neither withdrawn, nor of a revoked personal key, nor
+    of a revoked key of the registry and signed again.
+    """
+    later = attestations.alias()
+    again = exists().where(
+        later.c.version_id == version_id,
+        later.c.predicate == attestations.c.predicate,
+        later.c.id > attestations.c.id,
+        later.c.key_id.in_(
+            select(_KEYS.c.id).where(_KEYS.c.holder == "server", _KEYS.c.revoked_at.is_(None)).scalar_subquery()
+        ),
+    )
     return [
         attestations.c.version_id == version_id,
         attestations.c.ended_at.is_(None),
         attestations.c.envelope != "",
-        (signing_keys.c.holder == "server") | signing_keys.c.revoked_at.is_(None),
+        signing_keys.c.revoked_at.is_(None) | ((signing_keys.c.holder == "server") & ~again),
     ]
 
 
@@ -99,9 +139,9 @@ def count_attestations(connection: Connection, version_id: int) -> int:
 
 
 @lru_cache(16)
-def _registry_keys(chain: tuple[str, ...], keyid: str) -> Mapping[str, bytes]:
+def _registry_keys(chain: tuple[str, ...], keyid: str) -> Keychain:
     with ErrorsAbout("the chain of the registry's keys", partial(Unavailable, hint="An admin restores the database.")):
-        return follow([envelope.encode() for envelope in chain], [keyid] if keyid else ()).trusted
+        return follow([envelope.encode() for envelope in chain], [keyid] if keyid else ())
 
 
 def check_row(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:
@@ -173,8 +213,9 @@ def was_reviewed(connection: Connection, version_id: int) -> bool:
 def is_proof_ended(connection: Connection, version_id: int) -> bool:
     """Return whether a version had passed its policy, and has not since evidence was withdrawn."""
     of_version = attestations.c.version_id == version_id, attestations.c.predicate == "passed"
-    ended = list(connection.scalars(select(attestations.c.ended_at).where(*of_version)))
-    return bool(ended) and None not in ended
+    # An earlier `passed` that a revoked key has signed stays.
+    newest = select(attestations.c.ended_at).where(*of_version).order_by(attestations.c.id.desc()).limit(1)
+    return any(ended_at is not None for ended_at in connection.scalars(newest))
 
 
 def passed_about(connection: Connection, version_id: int, inputs: Set[str]) -> list[str]:

@@ -193,6 +193,8 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
     """Return a predicate in a few words, for lists."""
     if predicate.get("backfilled"):
         return f"{summary_of(word, {**predicate, 'backfilled': False})} (signed later)"
+    if predicate.get("replaces"):
+        return f"{summary_of(word, {**predicate, 'replaces': ''})} (signed again)"
     match word:
         case "publication":
             return f"published by {predicate.get('publisher')} with {predicate.get('method')}"

@@ -221,16 +221,19 @@ def _revocation(_: str | None, path: Path, *, keyid: str, since: str, reason: st
     return KeyChange("revoke_key", (read_key(path).sign,), revoked=(keyid,), since=from_time, reason=reason)
 
 
-@click.command("attest", short_help="Sign statements about versions of earlier releases.")
-@click.option("--existing", is_flag=True, required=True, expose_value=False, help="All versions without a statement.")
+@click.command("attest", short_help="Sign statements about versions of earlier releases, or of a stolen key.")
+@click.option(
+    "--existing", is_flag=True, required=True, expose_value=False, help="All versions without a valid statement."
+)
 @home_options
 @json_option
 def attest(target: Target, as_json: bool) -> None:
     """Sign who published and approved the versions that were stored before the registry signed statements, and that the
-    published ones of them meet their policy.
+    published ones of them meet their policy. Sign the statements of a revoked key of the registry again.
 
-    The facts come from the database, so each statement says `backfilled`. Servers continue to run. If the command is
-    interrupted, run it again. The exit code is 1 if the files of a version do not have its digest.
+    The facts come from the database, so each new statement says `backfilled`, or which earlier statement it `replaces`.
+    Servers continue to run. If the command is interrupted, run it again. The exit code is 1 if the files of a version
+    do not have its digest, or if its facts are not those that the revoked key has signed.
     """
     import asyncio
 

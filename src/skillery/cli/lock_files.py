@@ -12,7 +12,7 @@ import msgspec
 
 from skillery.cli.failures import CheckFailed
 from skillery.cli.output import print_warning
-from skillery.cli.proof import address_of, read_answer, read_keychain
+from skillery.cli.proof import address_of, naming_revoked, read_answer, read_keychain
 from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class _AnyLock(msgspec.Struct, frozen=True):
     lock_version: int
 
 
-def verified_lock(path: Path, keys: Mapping[str, bytes] | None = None, max_age: str | None = None) -> Lock:
-    """Return the lock in a file, after a check of its proofs with the `keys`, or with those of the lock.
+def verified_lock(path: Path, keychain: Keychain | None = None, max_age: str | None = None) -> Lock:
+    """Return the lock in a file, after a check of its proofs with the keys of a chain, or with those of the lock.
 
     A lock of version 1 has no proofs. Raise CheckFailed for the first problem, also if the seal of the lock is older
     than `max_age`.
@@ -55,12 +55,13 @@ def verified_lock(path: Path, keys: Mapping[str, bytes] | None = None, max_age: 
     from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import check_age, check_lock
 
-    lock = read_lockfile(path)
-    with ErrorsAbout(f"'{path}'", CheckFailed):
+    lock, revoked = read_lockfile(path), keychain.revoked if keychain else ()
+    with ErrorsAbout(f"'{path}'", CheckFailed), naming_revoked(revoked, "run skillery lock again"):
         if lock.lock_version == 1:
             print_warning(f"'{path}' has only digests: run skillery lock to add signed statements")
         else:
-            check_lock(lock, _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs") if _has_proofs(lock) else b"", keys)
+            proofs = _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs") if _has_proofs(lock) else b""
+            check_lock(lock, proofs, keychain.trusted if keychain else None)
             _warn_unsigned(lock)
         if max_age is not None:
             check_age(lock, parse_duration(max_age, "max-age"))
@@ -157,12 +158,13 @@ async def lock_of(
     with ErrorsAbout("the newest seal", CheckFailed):
         seals = [*([former_seal] if former_seal else []), *map(read_seal, envelopes)]
     known = tuple(former.keys) if former else ()
-    keys = dict((await read_keychain(client, pinned, known, seals, may_be_empty=True)).trusted)
-    seal = _check_newest(envelopes, keys, former.seal if former else None) if keys and with_seal else None
+    keychain = await read_keychain(client, pinned, known, seals, may_be_empty=True)
+    keys = dict(keychain.trusted)
+    seal = _check_newest(envelopes, keychain, former.seal if former else None) if keys and with_seal else None
     proofs = []
     for start in range(0, len(entries), AT_ONCE):
         group = entries[start : start + AT_ONCE]
-        proofs += await asyncio.gather(*(_proof(client, entry, keys) for entry in group))
+        proofs += await asyncio.gather(*(_proof(client, entry, keychain) for entry in group))
     locked = tuple(
         LockedSkill(
             name=entry["name"],
@@ -178,7 +180,7 @@ async def lock_of(
     return lock, [*(envelopes if seal else ()), *(proof.envelope for proof in proofs if proof)]
 
 
-def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: LockedSeal | None) -> LockedSeal | None:
+def _check_newest(newest: Sequence[bytes], keychain: Keychain, former: LockedSeal | None) -> LockedSeal | None:
     """Return the newest seal, or None if the registry has no seal yet.
 
     Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
@@ -189,8 +191,9 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
 
     locked = None
     if newest:
-        with ErrorsAbout("the newest seal", CheckFailed):
-            seal = check_seal(newest[0], keys).seal
+        remedy = "repeat the command when the server has made another seal"
+        with ErrorsAbout("the newest seal", CheckFailed), naming_revoked(keychain.revoked, remedy):
+            seal = check_seal(newest[0], keychain.trusted).seal
         locked = LockedSeal(seal.seq, digest_of_envelope(newest[0]), seal.at)
     if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
         newest_seal = f"the newest seal of the registry is {locked.seq}" if locked else "the registry has no seal"
@@ -198,17 +201,17 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
     return locked
 
 
-async def _proof(client: AsyncClient, entry: Locked, keys: Mapping[str, bytes]) -> Proof | None:
+async def _proof(client: AsyncClient, entry: Locked, keychain: Keychain) -> Proof | None:
     """Return the proof of a version. Return None if the registry signs nothing, or has not signed this version."""
     from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import choose_proof
 
-    if not keys:
+    if not keychain.trusted:
         return None
     name, version = entry["name"], entry["version"]
     lines = (await read_answer(client, f"{address_of(name, version)}.intoto.jsonl")).split(b"\n")
-    with ErrorsAbout(f"the proof of {name}@{version}", CheckFailed):
-        return choose_proof([line for line in lines if line], keys, name, version, entry["digest"])
+    with ErrorsAbout(f"the proof of {name}@{version}", CheckFailed), naming_revoked(keychain.revoked):
+        return choose_proof([line for line in lines if line], keychain.trusted, name, version, entry["digest"])
 
 
 def _warn_unsigned(lock: Lock) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -80,6 +81,24 @@ async def read_keychain(
     revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
     trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}
     return keychain._replace(trusted=trusted, revoked=revoked)
+
+
+SIGN_AGAIN = "an admin runs skillery attest --existing"
+"""The remedy for statements of a revoked key of the registry."""
+
+
+@contextmanager
+def naming_revoked(revoked: Collection[str], remedy: str = SIGN_AGAIN) -> Iterator[None]:
+    """Context manager: if the unknown key of a ProofError is one of the `revoked` keys, say so, and add the remedy."""
+    from skillery.proof.dsse import ProofError
+
+    try:
+        yield
+    except ProofError as error:
+        problem = str(error)
+        for keyid in revoked:
+            problem = problem.replace(f"the unknown key {keyid}", f"the revoked key {keyid}: {remedy}")
+        raise ProofError(problem) from None
 
 
 def statements_of_keys(content: bytes, source: str) -> list[bytes]:

@@ -17,6 +17,7 @@ from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import (
+    SIGN_AGAIN,
     address_of,
     find_keys,
     keychain_of_file,
@@ -51,6 +52,8 @@ class _Verified(NamedTuple):
     keys: Sequence[str]
     """The present keys of the registry."""
     statements: Sequence[CheckedStatement]
+    replaced: Sequence[CheckedStatement]
+    """The statements of a revoked key that the registry has signed again with another key."""
     problem: str | None
 
 
@@ -101,7 +104,7 @@ def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target
                     "ok": not verified.problem, "problem": verified.problem, "keys": verified.keys,
                     "statements": verified.statements})  # fmt: skip
     else:
-        _print(verified.statements)
+        _print(verified)
         message = verified.problem or f"{subject} {answers.digest} is verified"
         click.echo(clean(message), err=bool(verified.problem))
         revocations = [row for row in verified.statements if row.predicate == "revocation" and not row.problem]
@@ -160,7 +163,15 @@ def _checked(answers: _Answers, keychain: Keychain, digest: str | None = None) -
     statements = [
         _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in answers.envelopes
     ]
-    return _Verified(keychain.present, statements, _problem(subject, statements))
+    valid_words = {each.predicate for each in statements if not each.problem and each.keyids[0] in keychain.trusted}
+    if "publication" in valid_words:
+        # The registry has signed the version again. If it then has no valid `passed`, this is the problem.
+        valid_words.add("passed")
+    replaced = [
+        each for each in statements if each.predicate in valid_words and keychain.revoked.issuperset(each.keyids)
+    ]
+    rest = [statement for statement in statements if statement not in replaced]
+    return _Verified(keychain.present, statements, replaced, _problem(subject, rest, keychain.revoked))
 
 
 def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
@@ -175,16 +186,16 @@ def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: 
     return statement
 
 
-def _print(statements: Sequence[CheckedStatement]) -> None:
+def _print(verified: _Verified) -> None:
     rows = [
         (
-            "FAILED" if statement.problem else "ok",
+            "revoked" if statement in verified.replaced else "FAILED" if statement.problem else "ok",
             statement.predicate,
             _signer(statement),
             ", ".join(statement.keyids),
             statement.problem or "",
         )
-        for statement in statements
+        for statement in verified.statements
     ]
     print_rows(["", "statement", "by", "key", "problem"], rows, none="No statements.")
 
@@ -194,17 +205,18 @@ def _signer(statement: CheckedStatement) -> str:
     return str(statement.stated.get(STATED_BY.get(statement.predicate, "")) or "-")
 
 
-def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:
+def _problem(subject: str, statements: Sequence[CheckedStatement], revoked: Collection[str]) -> str | None:
     """Return the first problem of the statements together, or None."""
     from skillery.proof.locks import says_passed
 
     for statement in statements:
         if statement.problem:
-            return f"{subject}: the statement '{statement.predicate}' {statement.problem}"
+            remedy = "" if set(statement.keyids).isdisjoint(revoked) else f": {SIGN_AGAIN}"
+            return f"{subject}: the statement '{statement.predicate}' {statement.problem}{remedy}"
     if not any(statement.predicate == "publication" for statement in statements):
         return f"{subject} has no signed publication: the registry had no key when it was published"
     if not any(says_passed(statement.predicate, statement.stated) for statement in statements):
-        return f"{subject} has not passed its policy: it waits for a review, or evidence was withdrawn"
+        return f"{subject} has not passed its policy: it waits for a review or was yanked, or evidence was withdrawn"
     return None
 
 
@@ -216,7 +228,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
 
     if offline and full:
         raise click.UsageError("--full reads the statements from the registry, and --offline makes no request")
-    lock = verified_lock(path, pinned.trusted if pinned and offline else None)
+    lock = verified_lock(path, pinned if offline else None)
     if lock.unsigned:
         raise CheckFailed(f"'{path}' has no proof of {lock.unsigned[0]}: run skillery lock")
     entries = entries_of(lock)
@@ -225,7 +237,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
         # The chain leads from the keys of the file or lock to newer ones, and to revocations.
         seal = seal_of(path, lock)
         keychain = await read_keychain(client, pinned, tuple(lock.keys), [seal] if seal else [])
-        verified_lock(path, keychain.trusted)
+        verified_lock(path, keychain)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
             _refuse(_checked(await _read_answers(client, entry["name"], entry["version"]), keychain, entry["digest"]))

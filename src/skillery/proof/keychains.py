@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from skillery.proof import KEYS_ADDRESS
 from skillery.proof.dsse import ErrorsAbout, ProofError, verify
 from skillery.proof.statements import URN, Subject, encode_statement, now, predicate_of, unverified_statement
 
@@ -83,7 +84,10 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
         raise ProofError("has no key that signs")
     if pinned and not trusted.keys() & set(pinned):
         if stolen := ", ".join(revoked & set(pinned)):
-            raise ProofError(f"has revoked {stolen}: pin {', '.join(present)} if its admin confirms this key")
+            raise ProofError(
+                f"has revoked {stolen}, and signs with {', '.join(present)}: if its admin confirms this key, save "
+                f"{KEYS_ADDRESS} as keys.json, and repeat the command with --keys keys.json"
+            )
         raise ProofError(
             f"signs with {', '.join(present)}, and has never signed with {', '.join(pinned)}: its signer has changed"
         )

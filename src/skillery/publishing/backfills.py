@@ -1,5 +1,7 @@
-"""Statements about versions that were stored before the registry signed statements, and their `passed`. Each one says
-`backfilled`.
+"""Statements about versions that no valid statement of the registry proves, and their `passed`.
+
+The versions were stored before the registry signed statements: then each statement says `backfilled`. Or the key that
+has signed their statements was revoked: then each statement says which one it `replaces`.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from skillery import audit
+from skillery.attestations.evidence import read_revoked
 from skillery.attestations.policies import Policies
 from skillery.attestations.predicates import Predicate, ci_provenance, publication_predicate, review_predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
 from skillery.database import Database
-from skillery.database.tables import attestations, signing_keys, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.formats.bundle import files_text
 from skillery.formats.semver import Version
@@ -27,7 +30,6 @@ from skillery.formats.version_spec import Exact
 from skillery.proof.dsse import ProofError
 from skillery.proof.statements import check_files
 from skillery.publishing.passing import REGISTRY, Judged, read_judged
-from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.skills.files import files_of
 
 AT_ONCE = 100
@@ -35,25 +37,43 @@ AT_ONCE = 100
 
 
 class Backfill(NamedTuple):
-    """The result: the number of versions that got statements, and the versions whose files have another digest."""
+    """The result: the number of versions that got statements, and the versions that contradict their digest or their
+    earlier statements.
+    """
 
     signed: int
     wrong: Sequence[str]
 
 
+class _Cause(NamedTuple):
+    """The identity that caused an earlier statement."""
+
+    name: str
+    kind: str
+
+
+class _Missing(NamedTuple):
+    """A statement that is not signed, or only with a revoked key. `by` is the identity that caused it."""
+
+    word: str
+    by: Actor
+    predicate: Predicate
+
+
 class _Existing(NamedTuple):
-    """A stored version, and its missing statements: the identity that caused each one, and the predicate."""
+    """A stored version, and its missing statements."""
 
     version_id: int
     name: str
     version: str
     digest: str
-    missing: Mapping[str, tuple[Actor, Predicate]]
+    missing: Sequence[_Missing]
 
 
 async def attest_existing(database: Database, signing: Signing, policies: Policies, actor: Actor) -> Backfill:
-    """Sign the publication, the CI job and the approval of all stored versions that never had such statements. Then
-    sign `passed` for the published versions that have never had one, and meet their policy.
+    """Sign the publication, the CI job and the approval of all stored versions that never had such statements, and
+    again the statements that only revoked keys have signed. Then sign `passed` for the published versions that have
+    never had one, or one of a revoked key, and meet their policy.
 
     Servers may continue to run. If the command is interrupted, the next one continues. Raise StartupError if this home
     has no key, and the errors of `Signing.attest`.
@@ -64,15 +84,17 @@ async def attest_existing(database: Database, signing: Signing, policies: Polici
         if not ids:
             break
         last = ids[-1]
-        versions, broken = database.read_now(partial(_read_existing, ids=ids, builder=signing.builder))
+        read = partial(_read_existing, ids=ids, builder=signing.builder, keyid=signing.keyid)
+        versions, broken = database.read_now(read)
         wrong += broken
-        statements = {each.version_id: await _sign(signing, each, each.missing) for each in versions}
-        work = partial(_store, ids=ids, builder=signing.builder, statements=statements, actor=actor)
-        signed |= database.write_now(work)
+        statements = [(each, await _sign(signing, each, each.missing)) for each in versions]
+        signed |= database.write_now(partial(_store, read=read, ids=ids, statements=statements, actor=actor))
         judge = partial(_judge, versions=versions, policies=policies, keyid=signing.keyid, actor=actor)
         judged = database.read_now(judge)
         passed = {
-            each.version_id: await _sign(signing, each, {"passed": (actor, _passed(judged[each.version_id], signing))})
+            each.version_id: await _sign(
+                signing, each, [_Missing("passed", actor, _passed(judged[each.version_id], signing))]
+            )
             for each in versions
             if each.version_id in judged
         }
@@ -80,11 +102,9 @@ async def attest_existing(database: Database, signing: Signing, policies: Polici
     return Backfill(len(signed), wrong)
 
 
-async def _sign(
-    signing: Signing, existing: _Existing, predicates: Mapping[str, tuple[Actor, Predicate]]
-) -> list[SignedStatement]:
+async def _sign(signing: Signing, existing: _Existing, missing: Sequence[_Missing]) -> list[SignedStatement]:
     statements: list[SignedStatement] = []
-    for word, (by, predicate) in predicates.items():
+    for word, by, predicate in missing:
         made = await signing.attest(by, existing.name, existing.version, existing.digest, {word: predicate})
         if not made:
             raise StartupError("this home does not have the key of the registry: nothing is signed")
@@ -94,17 +114,16 @@ async def _sign(
 
 def _store(
     connection: Connection,
+    read: Callable[[Connection], tuple[list[_Existing], list[str]]],
     ids: Sequence[int],
-    builder: str,
-    statements: Mapping[int, Sequence[SignedStatement]],
+    statements: Sequence[tuple[_Existing, Sequence[SignedStatement]]],
     actor: Actor,
 ) -> set[int]:
-    """Store the statements that are still missing. Return the versions that got some."""
+    """Store the statements of the versions that have not changed since. Return the versions that got some."""
     _lock(connection, ids)
-    signed = set()
-    for existing in _read_existing(connection, ids, builder)[0]:
-        chosen = [each for each in statements.get(existing.version_id, ()) if each.word in existing.missing]
-        if chosen:
+    present, signed = read(connection)[0], set()
+    for existing, chosen in statements:
+        if chosen and existing in present:
             insert_attestations(connection, existing.version_id, existing.digest, chosen)
             signed.add(existing.version_id)
     _record(connection, actor, signed)
@@ -129,18 +148,27 @@ def _record(connection: Connection, actor: Actor, signed: Collection[int]) -> No
 def _judge(
     connection: Connection, versions: Sequence[_Existing], policies: Policies, keyid: str, actor: Actor
 ) -> dict[int, Judged]:
-    """Return the published versions that meet their policy and have never had a `passed`, by id."""
+    """Return the published versions that meet their policy, and have never had a `passed` or one of a revoked key, by
+    id.
+    """
     ids = [each.version_id for each in versions]
     of_versions = attestations.c.version_id.in_(ids), attestations.c.predicate == "passed"
     decided = set(connection.scalars(select(attestations.c.version_id).where(*of_versions)))
     admin, met = Identity(actor.name, "person", frozenset({"admin"}), ()), {}
     for each in versions:
-        if each.version_id in decided:
+        if each.version_id in decided and not _has_lost_passed(connection, each.version_id, keyid):
             continue
         judged = read_judged(connection, admin, each.name, Exact(Version.parse(each.version)), policies, keyid)
-        if judged.row.status in WAS_PUBLISHED and not judged.verdict().missing:
+        if judged.row.status in RESOLVABLE and not judged.verdict().missing:
             met[each.version_id] = judged
     return met
+
+
+def _has_lost_passed(connection: Connection, version_id: int, keyid: str) -> bool:
+    try:
+        return any(each.word == "passed" for each in read_revoked(connection, version_id, keyid))
+    except ProofError:  # `_read_existing` names the problem
+        return False
 
 
 def _passed(judged: Judged, signing: Signing) -> Predicate:
@@ -170,8 +198,10 @@ def _read_ids(connection: Connection, after: int) -> list[int]:
     return list(connection.scalars(next_ids.order_by(skill_versions.c.id).limit(AT_ONCE)))
 
 
-def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> tuple[list[_Existing], list[str]]:
-    """Return the versions with their missing statements, and those whose files do not have their digest."""
+def _read_existing(
+    connection: Connection, ids: Sequence[int], builder: str, keyid: str
+) -> tuple[list[_Existing], list[str]]:
+    """Return the versions with their missing statements, and those that contradict their digest or their statements."""
     columns = skill_versions.c
     # A withdrawn statement is not missing.
     words = (
@@ -191,16 +221,34 @@ def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> 
         files = {file.path: file for file in files_of(connection, row.id)}
         try:
             check_files(files_text((file.path, file.sha256, file.executable) for file in files.values()), row.digest)
+            lost = _lost(connection, row, keyid)
         except ProofError as error:
             wrong.append(f"{row.name}@{row.version} {error}")
             continue
-        missing = {
-            word: (by, {**predicate, "backfilled": True})
+        missing = [
+            _Missing(word, by, {**predicate, "backfilled": True})
             for word, by, predicate in _predicates(row, {path: file.sha256 for path, file in files.items()}, builder)
             if (row.id, word) not in present
-        }
-        versions.append(_Existing(row.id, row.name, row.version, row.digest, missing))
+        ]
+        versions.append(_Existing(row.id, row.name, row.version, row.digest, [*missing, *lost]))
     return versions, wrong
+
+
+def _lost(connection: Connection, row: Any, keyid: str) -> list[_Missing]:
+    """Return the statements of a version that only a revoked key has signed, apart from `passed`.
+
+    Each one must have the signature of that key: else, the owner of the database could change facts, and let the
+    present key sign them. Raise ProofError if one has not, or if the row of the version names another publisher.
+    """
+    lost = read_revoked(connection, row.id, keyid)
+    for each in lost:
+        if each.word == "publication" and (each.by, each.kind) != (row.publisher, row.publisher_kind):
+            raise ProofError(f"is published by '{row.publisher}', and its statement 'publication' by '{each.by}'")
+    return [
+        _Missing(each.word, _Cause(each.by, each.kind), {**each.predicate, "replaces": each.sha256})
+        for each in lost
+        if each.word != "passed"
+    ]
 
 
 def _predicates(row: Any, files: Mapping[str, str], builder: str) -> Iterator[tuple[str, Actor, Predicate]]:
