@@ -13,10 +13,11 @@ from urllib.parse import unquote, urlencode
 
 import click
 
-from skillery.cli.connect_clients import CLIENTS, Plan, Server
+from skillery.cli.client_settings import Change, changes_for
 from skillery.cli.options import Target, json_option, server_options, target_options, work_dir_option
 from skillery.cli.output import clean, print_json
 from skillery.errors import Unavailable
+from skillery.formats.agent_clients import CLIENTS, Plan, Server
 
 if TYPE_CHECKING:
     from skillery.client.logins.login import Login
@@ -28,10 +29,13 @@ _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 @click.command()
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.option("--namespace", metavar="NAME", default="", help="Only the skills of this namespace and below it.")
+@click.option(
+    "--tools", multiple=True, metavar="SKILL", help="MCP clients also get the tools of this skill. Repeatable."
+)
 @click.option("--write", is_flag=True, help="Merge the settings into the files of the client, and show the changes.")
 @target_options
 @json_option
-def connect(client: str, namespace: str, write: bool, target: Target, as_json: bool) -> None:
+def connect(client: str, namespace: str, tools: Sequence[str], write: bool, target: Target, as_json: bool) -> None:
     """Print the settings that connect a client to a server.
 
     The client gets the skills as plugins or folders with git, and calls the server over MCP. The settings contain no
@@ -46,14 +50,15 @@ def connect(client: str, namespace: str, write: bool, target: Target, as_json: b
     url = server_of(target.url or server_of_home(target))
     if not is_safe(url):
         click.echo(clean(f"warning: {url} is not encrypted: others can read the token in the network"), err=True)
-    plan = CLIENTS[client](Server(url, _name(url, namespace, target.token), namespace, _program()))
+    server = Server(url, _name(url, namespace, target.token), namespace, _program(), tools)
+    plan, changes = CLIENTS[client].plan(server), changes_for(CLIENTS[client], server)
     if write:
-        for change in plan.changes:
+        for change in changes:
             change.write()
     if as_json:
-        print_json(_facts(plan, written=write))
+        print_json(_facts(plan, changes, written=write))
         return
-    _print(plan, written=write)
+    _print(plan, changes, written=write)
 
 
 def _name(url: str, namespace: str, token: str | None) -> str:
@@ -81,7 +86,7 @@ def _program() -> str:
     return shutil.which("skillery") or "skillery"
 
 
-def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
+def _facts(plan: Plan, changes: Sequence[Change], *, written: bool) -> dict[str, Any]:
     """Return the plan for a client as JSON values."""
     return {
         "files": [
@@ -91,16 +96,16 @@ def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
                 "diff": change.diff(),
                 "written": written and bool(change.diff()),
             }
-            for change in plan.changes
+            for change in changes
         ],
         "commands": plan.commands,
         "text": plan.text,
     }
 
 
-def _print(plan: Plan, *, written: bool) -> None:
+def _print(plan: Plan, changes: Sequence[Change], *, written: bool) -> None:
     """Print the plan for a client: the changes of its settings, and the commands."""
-    for change in plan.changes:
+    for change in changes:
         diff = change.diff()
         if not diff:
             click.echo(clean(f"# {change.path} has these settings already"))

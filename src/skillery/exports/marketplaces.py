@@ -161,7 +161,7 @@ class Marketplaces:
     def __init__(self, exports: Exports, owner: str, most_skills: int, thin: ThinPlugins) -> None:
         """`owner` is the name of the server in marketplaces."""
         self._exports = exports
-        self._owner = owner
+        self.owner = owner
         self._most_skills = most_skills
         self._thin = thin
 
@@ -193,7 +193,7 @@ class Marketplaces:
         else:
             zips = {version_id: entry.archives["zip"] for version_id, entry in facts.items()}
             plugins = Plugins(partial(_archive, request.address, zips), None, None)
-        return marketplace(self._owner, request.namespace, known, descriptions, plugins, self._thin)
+        return marketplace(self.owner, request.namespace, known, descriptions, plugins, self._thin)
 
 
 def marketplace(

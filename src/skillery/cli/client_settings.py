@@ -1,27 +1,20 @@
-"""The settings and commands that connect each client to a server.
-
-No file gets a token. Clients that clone with git ask `skillery credential` for the login. MCP clients start `skillery
-mcp`, which uses the login too.
-"""
+"""Changes to the settings files of agent clients and git: a change adds its own entries and keeps all others."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from skillery.errors import StartupError
-
-# -- Changes to the settings files of clients: a change adds its own entries and keeps all others ----------------------
-
+from skillery.formats.agent_clients import Client, Server, Settings, json_text
 
 GIT_SECONDS = 10
 
@@ -90,10 +83,6 @@ def _merged(path: Path, content: Any, addition: Mapping[str, Any]) -> dict[str, 
 
 def _unreadable(path: Path, addition: Mapping[str, Any], subject: str) -> StartupError:
     return StartupError(f"'{path}' {subject}; add this by hand:\n{json_text(addition)}")
-
-
-def json_text(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def change_toml(path: Path, table: str, name: str, values: Mapping[str, Any]) -> Change:
@@ -174,106 +163,19 @@ def _text(path: Path) -> str:
         raise StartupError(f"cannot read '{path}': {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
 
 
-class Server(NamedTuple):
-    """The server to connect to."""
-
-    url: str
-    """Address without a slash at the end."""
-    name: str
-    """Name of its marketplace, which is also the name of the MCP server in the client."""
-    namespace: str
-    """The namespace whose skills the client gets; "" for all."""
-    program: str
-    """Absolute path of `skillery`: clients do not have the PATH of a shell."""
-
-    @property
-    def repository(self) -> str:
-        return f"{self.url}/git/{self.namespace or '_all'}.git"
-
-    @property
-    def helper(self) -> str:
-        """The credential helper as git runs it."""
-        return f"!{shlex.join((self.program, 'credential', '--url', self.url))}"
-
-    @property
-    def mcp(self) -> dict[str, Any]:
-        """The MCP server as a command."""
-        return {"command": self.program, "args": ["mcp", "--tools", "search_skills", "--url", self.url]}
+def changes_for(client: Client, server: Server) -> list[Change]:
+    """Return the changes that connect a client to a server. Raise StartupError if a file cannot be changed."""
+    of_git = [change_git(server.url, server.helper)] if client.skills_as else []
+    return [*of_git, *map(_change_settings, client.plan(server).settings)]
 
 
-class Plan(NamedTuple):
-    """The changes and commands that connect one client."""
-
-    changes: Sequence[Change]
-    commands: Sequence[str] = ()
-    """Commands for the user to run next."""
-    text: str = ""
-    """Settings to copy, for files that the command does not write."""
-    place: str = "the settings of the client"
-    """Where `text` belongs."""
-
-
-def _home(variable: str, folder: str) -> Path:
-    """Return the settings folder of a client. `variable` is the client's own variable for another folder."""
-    return Path(os.environ.get(variable) or Path.home() / folder)
-
-
-def claude(server: Server) -> Plan:
-    """Return the plan for Claude Code."""
-    settings_path = _home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
-    marketplace = {"source": {"source": "git", "url": server.repository}}
-    settings = {"extraKnownMarketplaces": {server.name: marketplace}}
-    mcp = shlex.join((server.mcp["command"], *server.mcp["args"]))
-    return Plan(
-        [change_git(server.url, server.helper), change_json(settings_path, settings)],
-        [
-            f"claude plugin marketplace add {server.repository}",
-            f"claude plugin install PLUGIN@{server.name}",
-            f"claude mcp add --scope user {server.name} -- {mcp}",
-        ],
-    )
-
-
-def codex(server: Server) -> Plan:
-    settings_path = _home("CODEX_HOME", ".codex") / "config.toml"
-    return Plan(
-        [change_git(server.url, server.helper), change_toml(settings_path, "mcp_servers", server.name, server.mcp)],
-        [f"codex plugin marketplace add {server.repository}", f"codex plugin add PLUGIN@{server.name}"],
-    )
-
-
-def cursor(server: Server) -> Plan:
-    return Plan([change_json(Path.home() / ".cursor" / "mcp.json", {"mcpServers": {server.name: server.mcp}})])
-
-
-def copilot(server: Server) -> Plan:
-    settings_path = _home("COPILOT_HOME", ".copilot") / "mcp-config.json"
-    mcp = {"type": "local", **server.mcp, "tools": ["*"]}
-    return Plan(
-        [change_git(server.url, server.helper), change_json(settings_path, {"mcpServers": {server.name: mcp}})],
-        [f"copilot plugin marketplace add {server.repository}", f"copilot plugin install PLUGIN@{server.name}"],
-    )
-
-
-def vscode(server: Server) -> Plan:
-    mcp = {"type": "stdio", **server.mcp}
-    return Plan([change_json(Path(".vscode") / "mcp.json", {"servers": {server.name: mcp}})])
-
-
-def npx(server: Server) -> Plan:
-    return Plan([change_git(server.url, server.helper)], [f"npx skills add {server.repository}"])
-
-
-def apm(server: Server) -> Plan:
-    # `apm install ADDRESS` refuses `git` as a part of a path, and installs a whole repository for Copilot only.
-    entry = f"dependencies:\n  apm:\n    - git: {server.repository}\n      path: skills/NAME"
-    return Plan([change_git(server.url, server.helper)], ["apm install"], entry, "apm.yml")
-
-
-def mcp(server: Server) -> Plan:
-    return Plan([], text=json_text({"mcpServers": {server.name: server.mcp}}))
-
-
-CLIENTS: dict[str, Callable[[Server], Plan]] = {
-    client.__name__: client for client in (claude, codex, cursor, copilot, vscode, npx, apm, mcp)
-}
+def _change_settings(settings: Settings) -> Change:
+    """Return the change that adds the entries of a client to its settings file."""
+    path = Path(settings.path).expanduser()
+    if folder := os.environ.get(settings.folder_variable):
+        path = Path(folder) / path.name
+    if path.suffix == ".json":
+        return change_json(path, settings.entries)
+    [(table, entries)] = settings.entries.items()
+    [(name, values)] = entries.items()
+    return change_toml(path, table, name, values)
