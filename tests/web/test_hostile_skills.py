@@ -124,7 +124,7 @@ async def test_texts_of_manifests_and_reasons_are_shown_as_text(evil: HostileSki
         assert version == "1.1.0" or f"{reason} {IMAGE}" in text
         assert text.count("U+202E") >= 3
         assert "\u202e" not in text
-    for client in ("curl", "python", "mcp", "npx", "lock"):
+    for client in ("claude", "cursor", "mcp", "shell", "curl", "python", "lock"):
         await page.goto(f"{evil.at()}?client={client}")
         assert await is_calm(page, evil)
 

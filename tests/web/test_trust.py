@@ -196,7 +196,7 @@ def test_a_yanked_page_looks_yanked(shelf: Shelf) -> None:
     healthy = shelf.browser.get(f"/s/{name}@1.0.0").text
     shelf.rpc("remove_label", name=name, label="stable")
     shelf.rpc("yank_version", name=name, version="1.0.0", reason="It counts twice.")
-    yanked = html.unescape(shelf.browser.get(f"/s/{name}@1.0.0").text)
+    yanked = html.unescape(shelf.browser.get(f"/s/{name}@1.0.0?client=shell").text)
 
     for part in ('<span class="tag ok">verified</span>', "btn main end", '<span class="tag info">stable</span>'):
         assert part in healthy

@@ -6,26 +6,21 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from skillery.errors import SkilleryError
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
 from skillery.skills.descriptions import Skill
 from skillery.web.frame import Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.skill_agent import read_agent_card
 from skillery.web.skill_opened import (
-    Opened,
-    Tool,
-    describe,
     examples_of,
     inputs_of,
     may_change,
     open_version,
     page_of,
-    tool_of,
-    tools_of,
+    shown_tools,
 )
-from skillery.web.skill_snippets import CLIENTS, Snippet, snippet_of
 from skillery.web.skill_trust import read_trust
 
 FIRST_INPUTS = 8
@@ -81,7 +76,8 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     rendered_text = await request.site.texts.markdown(
         opened.digest, Place(opened.exact, "SKILL.md"), body[:_MOST_SKILL_MD]
     )
-    tools = await _tools(request, opened)
+    tools = await shown_tools(request, opened)
+    agent = await read_agent_card(request, opened, tools)
     trust, policy = await read_trust(request, opened)
     can_change = may_change(request, opened.name)
     size = len(skill_md.encode())
@@ -103,8 +99,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "skill_md_tokens": round(size / _BYTES_OF_TOKEN, -2 if size > 3000 else -1),
         "contents": rendered_text.contents,
         "frontmatter": frontmatter,
-        "clients": CLIENTS,
-        "snippet": await _snippet(request, opened, tools),
+        "agent": agent,
         "usage": skill.usage,
         "days": opened.facts.days,
         "bars": _bars(opened.facts.days),
@@ -117,25 +112,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "typed": {},
     }
     page = page_of(request, opened, "about", "skill_about.html", **{**defaults, **(values or {})})
-    return page._replace(status=status)
-
-
-async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
-    """Return the tools of a version, or [] for a withdrawn version."""
-    try:
-        return list(map(tool_of, await tools_of(request, opened, 100)))
-    except SkilleryError:
-        return []  # a withdrawn version offers no tools
-
-
-async def _snippet(request: PageRequest, opened: Opened, tools: list[Tool]) -> Snippet:
-    """Return the snippet for the version, or for the latest version if this one is yanked."""
-    latest = opened.facts.latest
-    if opened.skill.status != "yanked" or latest is None:
-        return snippet_of(request, opened, tools)
-    current = opened._replace(skill=await describe(request, opened.name, latest))
-    note = f"Version {opened.version} is yanked. These lines use {latest}."
-    return snippet_of(request, current, await _tools(request, current))._replace(warning=note)
+    return page._replace(status=status, headers=agent.kept_choice(request))
 
 
 def _warnings(skill: Skill) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from skillery.backends import Identity, Scope
-from skillery.errors import FileNotInSkill, InvalidName, NotAllowed, SkillNotFound
+from skillery.errors import FileNotInSkill, InvalidName, NotAllowed, SkilleryError, SkillNotFound
 from skillery.formats.check_results import CheckedExample
 from skillery.formats.paths import path_problem
 from skillery.formats.semver import Version
@@ -209,6 +209,14 @@ def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
 async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
     """Return at most `limit` tools of a version. Raise the errors of list_tools."""
     return (await request.do(list_tools, ListTools(skill=f"{opened.name}@{opened.version}", limit=limit))).tools
+
+
+async def shown_tools(request: PageRequest, opened: Opened) -> list[Tool]:
+    """Return the first tools of a version, or [] for a withdrawn version, which offers none."""
+    try:
+        return list(map(tool_of, await tools_of(request, opened, 100)))
+    except SkilleryError:
+        return []
 
 
 def tool_of(tool: ToolRow) -> Tool:

@@ -1,0 +1,280 @@
+"""The card "Add to my agent": the lines that each client needs to use a version, for this server. `?client=` selects
+one, and a cookie keeps the choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from skillery.formats.agent_clients import CLIENTS, Client, Server
+from skillery.skills.descriptions import Skill
+from skillery.web.frame import PageRequest
+from skillery.web.skill_opened import Input, Opened, Tool, describe, shown_tools
+from skillery.web.visits import Header, cookie_of
+
+OTHERS = {"shell": "Shell", "python": "Python", "curl": "curl", "lock": "Lock"}
+CLIENT_COOKIE = "skillery-client"
+_YEAR = 365 * 24 * 3600
+_MOST_ARGS = 2000
+"""Args of an example with more characters of JSON than this are left out of the lines."""
+
+
+class Block(NamedTuple):
+    """Lines to copy. `caption` says where they belong; "" for a shell or a program."""
+
+    text: str
+    caption: str = ""
+
+
+class AgentCard(NamedTuple):
+    """The clients that can use a version, and the lines for one of them."""
+
+    titles: dict[str, str]
+    client: str
+    blocks: list[Block]
+    warning: str = ""
+    """The reason why the client does not get this version, or ""."""
+    package: str = ""
+    """The Python package that the lines need, or ""."""
+    note: str = ""
+    link: str = ""
+    """The address that opens the client, and adds the MCP server there. Else ""."""
+
+    def kept_choice(self, request: PageRequest) -> tuple[Header, ...]:
+        """Return the header that keeps the client that the address names."""
+        if request.query.get("client") != self.client:
+            return ()
+        return (request.visit.cookies.setting(CLIENT_COOKIE, self.client, _YEAR),)
+
+
+class _Call(NamedTuple):
+    """A call of the skill with the inputs of its first example, or a call of its first tool."""
+
+    args: dict[str, Any]
+    blobs: dict[str, str]
+    """Names of local files, by the argument that takes a blob."""
+    tool: str = ""
+
+
+async def read_agent_card(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> AgentCard:
+    """Return the card for a version, or for the latest version if this one is yanked."""
+    latest = opened.facts.latest
+    if opened.skill.status != "yanked" or latest is None:
+        return _card(request, opened, tools)
+    current = opened._replace(skill=await describe(request, opened.name, latest))
+    warning = f"Version {opened.version} is yanked. These lines use {latest}."
+    return _card(request, current, await shown_tools(request, current))._replace(warning=warning)
+
+
+def _card(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> AgentCard:
+    name, has_session = opened.name, request.visit.session is not None
+    server = Server(
+        request.server,
+        request.site.core.marketplaces.owner,
+        tools=[name] if tools else (),
+        skill=name,
+        needs_login=has_session or request.known is None,
+    )
+    agents = {key: client for key, client in CLIENTS.items() if client.reaches(server) and _gets(client, opened)}
+    titles = {key: client.title for key, client in agents.items()} | OTHERS
+    wanted = (request.query.get("client"), cookie_of(request.headers, CLIENT_COOKIE), "claude")
+    key = next((client for client in wanted if client in titles), "shell")
+    warning = _withheld(opened.skill.status)
+    if key not in agents:
+        package = {"python": "skillery-client", "curl": ""}.get(key, "skillery")
+        return AgentCard(titles, key, _other_blocks(key, server, opened, tools), warning, package)
+    client = agents[key]
+    return AgentCard(
+        titles,
+        key,
+        _agent_blocks(key, client, server),
+        _other_version(client, opened, tools) or warning,
+        "skillery" if server.needs_login or client.skills_as != "folders" else "",
+        _note(client, server, opened, tools),
+        client.plan(server).link,
+    )
+
+
+def _gets(client: Client, opened: Opened) -> bool:
+    """Return whether a client gets the skill: git has only published skills, and plugins only under their own name."""
+    if client.skills_as and opened.facts.latest is None:
+        return False
+    is_second = any(warning.startswith("index name: ") for warning in opened.skill.warnings)
+    return not (client.skills_as == "plugins" and is_second)
+
+
+def _agent_blocks(key: str, client: Client, server: Server) -> list[Block]:
+    """Return the commands and settings of `skillery connect` with the name of the skill."""
+    plan = client.plan(server)
+    lines = _login(server)
+    if plan.settings or (client.skills_as and server.needs_login):
+        tools = [word for name in server.tools for word in ("--tools", name) if plan.settings]
+        lines.append(shlex.join(["skillery", "connect", key, "--url", server.url, *tools, "--write"]))
+    if not plan.text:
+        return [Block("\n".join([*lines, *plan.commands]))]
+    blocks = [
+        Block("\n".join(lines)),
+        Block(plan.text, f"Add to {plan.place}:"),
+        Block("\n".join(plan.commands), "Then:"),
+    ]
+    return [block for block in blocks if block.text]
+
+
+def _login(server: Server) -> list[str]:
+    return [f"skillery login --url {server.url}"] if server.needs_login else []
+
+
+def _note(client: Client, server: Server, opened: Opened, tools: Sequence[Tool]) -> str:
+    sentences = ["No file gets a token."] if server.needs_login else []
+    if client.plan(server).link:
+        log_in = " Log in before you use it." if server.needs_login else ""
+        sentences.append(f"The link needs skillery in the PATH of {client.title}.{log_in}")
+    if client.title == "VS Code":
+        sentences.append("The commands write settings for the current folder.")
+    if tools and client.skills_as != "folders":
+        shown = f"tool {tools[0].name}" if len(tools) == 1 else f"{len(tools)} tools of {opened.name}"
+        sentences.append(f"The client then has the {shown}.")
+    elif not client.skills_as:
+        sentences.append(f"Then ask for the skill {opened.name}, version {opened.version}.")
+    return " ".join(sentences)
+
+
+def _other_version(client: Client, opened: Opened, tools: Sequence[Tool]) -> str:
+    """Return a warning if the client gets another version than the one of the page, else ""."""
+    latest = opened.facts.latest
+    if latest == opened.version:
+        return ""
+    if client.skills_as:
+        return f"{client.title} gets the latest version, {latest}. This page shows another."
+    if tools and latest is None:
+        return "MCP offers the tools of the latest version, and no version of this skill is the latest yet."
+    return f"MCP offers the tools of the latest version, {latest}. This page shows another." if tools else ""
+
+
+def _withheld(status: str) -> str:
+    """Return the reason why only few callers can use a version of this status, or ""."""
+    if status in {"draft", "in_review"}:
+        return "Only its author and reviewers can use this version until a reviewer approves it."
+    return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
+
+
+def _other_blocks(key: str, server: Server, opened: Opened, tools: Sequence[Tool]) -> list[Block]:
+    """Return the lines for a shell, a program or a lock file."""
+    name, version = opened.name, opened.version
+    call = _call(opened.skill, tools)
+    if key == "curl":
+        return [Block(_curl(server, name, version, call))]
+    if key == "python":
+        return [Block(_python(server, name, version, call))]
+    if key == "shell":
+        return [Block("\n".join([*_login(server), _shell(server.url, name, version, call)]))]
+    url = f" \\\n  --url {server.url}"
+    lines = [f"skillery lock {shlex.quote(f'{name}@{version}')}{url}", f"skillery install --locked skills/{url}"]
+    entry = {"name": name, "version": version, "digest": opened.digest, "status": opened.skill.status}
+    return [
+        Block("\n".join([*_login(server), *lines])),
+        Block(json.dumps(entry, indent=1), "Its entry in skillery.lock:"),
+    ]
+
+
+def _call(skill: Skill, tools: Sequence[Tool]) -> _Call | None:
+    """Return the call of a snippet, or None if the skill can only be read."""
+    manifest = skill.manifest
+    if skill.kind == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
+        if not tools:
+            return None
+        args = {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required}
+        return _Call(args, {}, tools[0].name)
+    example = next((candidate for candidate in manifest.get("examples") or () if isinstance(candidate, dict)), {})
+    args, blobs = example.get("args") or {}, example.get("blobs") or {}
+    if len(json.dumps(args)) > _MOST_ARGS:
+        args = {}
+    files = {key: path.rpartition("/")[2] for key, path in blobs.items() if isinstance(path, str)}
+    return _Call(args, files)
+
+
+def _sample(parameter: Input) -> Any:
+    """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
+    value = parameter.default or (parameter.choices[0] if parameter.choices else None)
+    if value is not None:
+        with contextlib.suppress(msgspec.DecodeError):  # a long value is cut
+            return msgspec.json.decode(value)
+    return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(
+        parameter.type, parameter.name.upper()
+    )
+
+
+def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
+    """Return the command of `skillery`."""
+    at = shlex.quote(f"{name}@{version}")
+    if call is None:
+        return f"skillery read {at} SKILL.md \\\n  --url {server}"
+    command = (
+        f"skillery tool call {shlex.quote(f'{name}@{version}/{call.tool}')}" if call.tool else f"skillery run {at}"
+    )
+    parts = [command, f"--url {server}"]
+    parts += [f"--blob {shlex.quote(f'{key}={file}')}" for key, file in call.blobs.items()]
+    parts += [f"--arg {shlex.quote(f'{key}={_value(value)}')}" for key, value in call.args.items()]
+    return " \\\n  ".join(parts)
+
+
+def _value(value: object) -> str:
+    """Return the text of a value for `--arg`, which is read as JSON if possible."""
+    if isinstance(value, str) and value.isascii() and value.isprintable():
+        try:
+            msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return value
+    return json.dumps(value)
+
+
+def _curl(server: Server, name: str, version: str, call: _Call | None) -> str:
+    """Return curl commands: an upload for each blob, then the call."""
+    header = ' \\\n  -H "Authorization: Bearer $SKILLERY_TOKEN"' if server.needs_login else ""
+    lines = ["# SKILLERY_TOKEN holds your token"] if server.needs_login else []
+    if call is None:
+        file = f"{server.url}/skills/{name}/{quote(version, safe='')}.tar.gz"
+        return "\n".join([*lines, f"curl {file}{header} -O"])
+    args = dict(call.args)
+    for key, file in call.blobs.items():
+        upload = f"curl {server.url}/blobs{header} \\\n  --data-binary {shlex.quote(f'@{file}')}\n"
+        lines.append(f"# prints the blob_id of {key!a}\n{upload}")
+        args[key] = "BLOB_ID"
+    target = {"name": call.tool, "skill": name} if call.tool else {"name": name}
+    method = "call_tool" if call.tool else "execute_skill"
+    params = {**target, "version": version, "args": args}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    lines.append(
+        f"curl {server.url}/rpc{header} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(body)}"
+    )
+    return "\n".join(lines)
+
+
+def _python(server: Server, name: str, version: str, call: _Call | None) -> str:
+    """Return code for the Python client."""
+    token = "  # reads your token from SKILLERY_TOKEN" if server.needs_login else ""
+    lines = ["from skillery.client import Client", "", f"client = Client({server.url!r}){token}"]
+    if call is None:
+        lines.append(f"file = client.read_skill_file({name!r}, path='SKILL.md', version={version!r})")
+        return "\n".join([*lines, "print(file['content'])"])
+    args = [f"{key!a}: {value!a}" for key, value in call.args.items()]
+    if call.tool:
+        values = f"skill={name!r}, version={version!r}, args={{{', '.join(args)}}}"
+        lines.append(f"answer = client.call_tool({call.tool!r}, {values})")
+        return "\n".join([*lines, "print(answer['result'])"])
+    if call.blobs:
+        lines.insert(0, "from pathlib import Path")
+        lines.insert(1, "")
+    for number, (key, file) in enumerate(call.blobs.items()):
+        blob = f"blob_{number}" if number else "blob"
+        lines.append(f"{blob} = client.create_blob(Path({file!a}).read_text(), 'text/plain')")
+        args.append(f"{key!a}: {blob}['blob_id']")
+    lines.append(f"run = client.execute_skill({name!r}, version={version!r}, args={{{', '.join(args)}}})")
+    return "\n".join([*lines, "print(run['status'], run['output'])"])
