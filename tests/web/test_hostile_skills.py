@@ -173,11 +173,14 @@ async def test_hostile_code_is_shown_as_text_with_its_hidden_characters(
     page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
     code = {"code/main.py": f"# pay{BOXES[0]}cod.exe{BOXES[1]}U+00A0{BOXES[2]} {IMAGE}"}
     code |= dict.fromkeys(
-        ("resources/evil.svg", "resources/evil.html", "resources/evil.xhtml"), "<script>window.__pwned"
+        ("resources/evil.svg?form=source", "resources/evil.html", "resources/evil.xhtml"), "<script>window.__pwned"
     )
-    code |= {"resources/bom.md": "<body onload='window.__pwned=1'>", "resources/evil.js": "window.__pwned=1;document"}
+    code |= {
+        "resources/bom.md?form=source": "<body onload='window.__pwned=1'>",
+        "resources/evil.js": "window.__pwned=1;document",
+    }
     for path, shown in code.items():
-        await page.goto(evil.at("1.0.0", "files", path))
+        await page.goto(f"{evil.at('1.0.0', 'files')}/{path}")
         lines = page.locator("[data-lines]")
 
         assert await is_calm(page, evil)
@@ -219,7 +222,7 @@ async def test_files_never_run(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
     kinds = {"evil.svg": "image/svg+xml", "polyglot.gif": "image/gif", "evil.pdf": "application/octet-stream"}
     for name in ("evil.svg", "evil.html", "evil.xhtml", "bom.md", "polyglot.gif", "evil.js", "evil.pdf"):
-        await page.goto(evil.at("1.0.0", "files", f"resources/{name}"))
+        await page.goto(f"{evil.at('1.0.0', 'files')}/resources/{name}?form=source")
         raw = evil.at("1.0.0", "raw", f"resources/{name}")
         answer = await page.context.request.get(raw)
 
@@ -237,6 +240,7 @@ async def test_files_never_run(evil: HostileSkill, open_page: OpenPage) -> None:
 async def is_harmless(page: Page, evil: HostileSkill, raw: str) -> None:
     """Open a raw file, and check that it does not run."""
     if raw.endswith(".svg"):
+        await page.get_by_role("link", name="View", exact=True).click()
         assert await page.locator(".picture img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40
     if raw.endswith(".pdf"):
         async with page.expect_download() as waiting:

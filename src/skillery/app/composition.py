@@ -80,7 +80,6 @@ class _Known(NamedTuple):
 
 # Names, because commands without pages do not import the modules of pages.
 PAGE_FUNCTIONS = (
-    "skillery.web.rendering:highlighted_lines",
     "skillery.web.markdown:rendered",
     "skillery.web.views.shown:show_parts",
     "skillery.web.differences:file_diffs",

@@ -168,7 +168,7 @@ def resolved(url: str, place: Place, *, is_image: bool = False) -> str | None:
     target = posixpath.normpath(posixpath.join(above, path.lstrip("/")))
     if target == ".." or target.startswith(("../", "/")):
         return None
-    lines = f"#{rest}" if _LINES.fullmatch(rest) and not is_image else ""
+    lines = f"?form=source#{rest}" if _LINES.fullmatch(rest) and not is_image else ""
     return f"{place.base}/{'raw' if is_image else place.folder}/{'' if target == '.' else quote(target)}{lines}"
 
 

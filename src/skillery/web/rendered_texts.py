@@ -1,4 +1,4 @@
-"""Code and Markdown of skills as HTML, rendered by worker processes with a time limit. A cache keeps the results."""
+"""Foreign contents as HTML, rendered by worker processes with a time limit. A cache keeps Markdown of skills."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -18,7 +17,6 @@ from skillery.errors import Unavailable
 from skillery.web.differences import MOST_WORDS, FileDiff, ToCompare, file_diffs
 from skillery.web.display import visible
 from skillery.web.markdown import Heading, Place, first_part, is_bounded, rendered
-from skillery.web.rendering import highlighted_lines
 from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 # -- Rendered parts of pages, kept in memory: the least recently used parts are dropped when the limit is reached ------
@@ -62,20 +60,17 @@ class KeptParts:
 
 
 log = logging.getLogger(__name__)
-MOST_HIGHLIGHTED = 200_000
-"""Files over this size in bytes are not highlighted. The HTML of a file is about five times as large as the file."""
 
 
 class RenderedText(NamedTuple):
-    """A text as HTML."""
+    """A Markdown text as HTML."""
 
-    lines: tuple[Markup, ...]
-    """The lines of a file. Markdown has one line."""
+    html: Markup
     is_plain: bool
-    """Whether the text is shown without highlighting or Markdown, because a bound was exceeded."""
+    """Whether the text is shown as it is, because a bound was exceeded."""
     contents: tuple[Heading, ...] = ()
     is_cut: bool = False
-    """Whether only the first part is shown, because Markdown is too long."""
+    """Whether only the first part is shown, because the text is too long."""
 
 
 class RenderedTexts:
@@ -85,27 +80,27 @@ class RenderedTexts:
         self.kept = KeptParts()
         self._workers = workers
 
-    async def code(self, digest: str, path: str, text: str) -> RenderedText:
-        """Return the highlighted lines of a file. `digest` is the key of its content in the cache."""
-
-        async def make() -> RenderedText:
-            lines, _ = await self._workers.call(_caller(), highlighted_lines, text, path)
-            return RenderedText(tuple(map(Markup, lines)), False)
-
-        return await self._kept(("code", digest, path, RENDERER), make if len(text) <= MOST_HIGHLIGHTED else None, text)
-
     async def markdown(self, digest: str, place: Place, text: str) -> RenderedText:
         """Return a Markdown text, or its first part, as HTML. `digest` is the key of its content in the cache."""
-        part = first_part(text)
-
-        async def make() -> RenderedText | None:
-            made, _ = await self._workers.call(_caller(), rendered, part, place)
-            return RenderedText((Markup(made.html),), False, tuple(made.contents)) if made else None  # noqa: S704
-
-        rendered_text = await self._kept(
-            ("markdown", digest, *place, RENDERER), make if is_bounded(part) else None, part
-        )
-        return rendered_text._replace(is_cut=len(part) < len(text))
+        part, key = first_part(text), ("markdown", digest, *place, RENDERER)
+        shown: RenderedText | None = self.kept.get(key)
+        if shown is not None:
+            return shown
+        made, is_final = None, True  # only a final result is cached: an unavailable worker may answer later
+        try:
+            if is_bounded(part):
+                made, _ = await self._workers.call(_caller(), rendered, part, place)
+        except TookTooLong:
+            pass
+        except (WorkerFailed, Unavailable) as error:
+            log.warning("a text was not rendered: %s", error)
+            is_final = isinstance(error, WorkerFailed)
+        # The worker has escaped the text.
+        html = Markup(made.html) if made else await asyncio.to_thread(_plain, part)  # noqa: S704
+        shown = RenderedText(html, not made, tuple(made.contents) if made else (), len(part) < len(text))
+        if is_final:
+            self.kept.keep(key, shown, 200 + len(html))
+        return shown
 
     async def parts(self, to_show: ToShow) -> Shown:
         """Return the views of the result of a run. If they take too long, return the start of each part as text."""
@@ -125,27 +120,6 @@ class RenderedTexts:
             return await COMPARISONS.run(file_diffs, changes, 0)
         return diffs
 
-    async def _kept(
-        self, key: Key, make: Callable[[], Awaitable[RenderedText | None]] | None, text: str
-    ) -> RenderedText:
-        """Return the text from the cache, or from `make`. If `make` is None or fails, return the plain text."""
-        rendered: RenderedText | None = self.kept.get(key)
-        if rendered is not None:
-            return rendered
-        made: RenderedText | None = None
-        is_final = True  # only a final result is cached: an unavailable worker may answer later
-        try:
-            made = await make() if make else None
-        except TookTooLong:
-            pass
-        except (WorkerFailed, Unavailable) as error:
-            log.warning("a text was not rendered: %s", error)
-            is_final = isinstance(error, WorkerFailed)
-        rendered_text = made if made is not None else await asyncio.to_thread(_plain, text)
-        if is_final:
-            self.kept.keep(key, rendered_text, _size(rendered_text))
-        return rendered_text
-
 
 def _caller() -> str:
     """Return the identity of the request, or its address, so that a caller waits only for its own slow texts."""
@@ -153,12 +127,5 @@ def _caller() -> str:
     return (request.identity or request.address) if request else ""
 
 
-def _plain(text: str) -> RenderedText:
-    """Return the lines of a text without highlighting."""
-    lines = visible(text.replace("\r\n", "\n"), is_code=True).removesuffix("\n").split("\n")
-    return RenderedText(tuple(map(Markup, lines)), True)
-
-
-def _size(made: RenderedText) -> int:
-    """Return an estimate of the bytes that a text takes in memory."""
-    return 200 + sum(len(line) + 60 for line in made.lines)
+def _plain(text: str) -> Markup:
+    return visible(text.replace("\r\n", "\n"), is_code=True)

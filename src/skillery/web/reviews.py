@@ -150,7 +150,7 @@ async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple
             continue
         _, body = split_frontmatter(or_none(version.skill.skill_md) or "")
         text = await request.site.texts.markdown(version.digest, Place(version.exact, "SKILL.md"), body[:MOST_MARKDOWN])
-        shown.append((version.version, Markup("\n").join(text.lines)))
+        shown.append((version.version, text.html))
     return shown
 
 

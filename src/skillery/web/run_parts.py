@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
-from skillery.backends import Storage
 from skillery.contents.blob_rows import BlobRow, output_blobs
 from skillery.contents.blobs import Blobs
 from skillery.errors import BlobNotFound, SkilleryError
@@ -18,11 +18,10 @@ from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
 from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.sending import RAW_HEADERS
-from skillery.web.skill_files import send_raw
-from skillery.web.views.kinds import HEAD_BYTES, SVG, TEXT, disposition, kind_of
+from skillery.web.sending import RAW_HEADERS, raw_file, start_of
+from skillery.web.views.kinds import TEXT, disposition
 from skillery.web.views.parts import File
-from skillery.web.views.shown import PARTS, Shown, ToShow, View
+from skillery.web.views.shown import PARTS, Form, Shown, ToShow, View
 from skillery.web.views.tables import PAGE_ROWS, Wanted
 from skillery.web.views.trees import MOST_NODES_ON_PAGE
 
@@ -100,12 +99,9 @@ async def _to_show(request: PageRequest, result: Result, most: int, read_ids: se
 
 
 def _start(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
-    """Return the start of a text, or the head of another content. Return None if it cannot be read. Blocking."""
+    """Return the start of the content, or None if it cannot be read. Blocking."""
     try:
-        head = blobs.read_range(row, 0, min(HEAD_BYTES, row.size_bytes))
-        if len(head) == row.size_bytes or kind_of(row.path or "", head, row.size_bytes) not in {TEXT, SVG}:
-            return head
-        return head + blobs.read_range(row, len(head), min(most, row.size_bytes) - len(head))
+        return start_of(partial(blobs.open, row), row.path or "", row.size_bytes, most)
     except (SkilleryError, OSError):
         return None
 
@@ -118,7 +114,7 @@ def _wanted(query: Mapping[str, str], request: PageRequest, most: int) -> Wanted
     return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal)
 
 
-async def _find_part(request: PageRequest, form: Literal["view", "source", "raw"]) -> tuple[Result, View]:
+async def _find_part(request: PageRequest, form: Form | None = None) -> tuple[Result, View]:
     """Return the part in the address as a view. Raise BlobNotFound if the run has no such part."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     result = await result_of(request, run)
@@ -131,62 +127,50 @@ async def _find_part(request: PageRequest, form: Literal["view", "source", "raw"
     return result, view
 
 
-async def _read_part(
-    request: PageRequest, result: Result, name: str, form: Literal["view", "source", "raw"], read_ids: set[str]
-) -> View:
+async def _read_part(request: PageRequest, result: Result, name: str, form: Form | None, read_ids: set[str]) -> View:
     to_show = await _to_show(request, result, MOST_BYTES_OF_PART, read_ids)
+    return await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
+
+
+async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None = None) -> View:
+    """Return the view of one part, as the query wants it. Raise BlobNotFound if there is no such part."""
+    form = form or ("source" if request.query.get("form") == "source" else "view")
     wanted = _wanted(request.query, request, PAGE_ROWS)
-    to_show = msgspec.structs.replace(to_show, part=name, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
+    to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
     views = (await request.site.texts.parts(to_show)).views
     if not views:
-        raise BlobNotFound(f"this run has no part '{name[:80]}'", hint="Open the page of the run.")
+        raise BlobNotFound(f"this run has no part '{to_show.part[:80]}'", hint="Open the page of the run.")
     return views[0]
 
 
-async def show_part(request: PageRequest) -> Page:
-    """Show one part of a run. A table can be sorted and filtered."""
-    is_source = request.query.get("form") == "source"
-    result, view = await _find_part(request, "source" if is_source else "view")
-    run, name = result.run, request.parameter("name")
-    address = path_of("runs", run.run_id, "parts", name)
+def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> dict[str, Any]:
+    """Return the template values of a view with a page of its own, at `address`. `raw` is the address of its bytes."""
     query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
 
     def address_with(**changes: str) -> str:
         fields = {key: value for key, value in {**query, **changes}.items() if value}
         return f"{address}?{urlencode(fields)}" if fields else address
 
-    skill = or_none(run.skill)
-    values = {
-        "run": run,
+    return {
         "view": view,
-        "run_name": run.tool or (skill.name if skill else run.method),
+        "raw": raw,
         "address_with": address_with,
-        "is_source": is_source,
+        "is_source": request.query.get("form") == "source",
         "where": query.get("where", ""),
         "sort": query.get("sort", ""),
         "page_rows": PAGE_ROWS,
     }
+
+
+async def show_part(request: PageRequest) -> Page:
+    """Show one part of a run. A table can be sorted and filtered."""
+    result, view = await _find_part(request)
+    run, name = result.run, request.parameter("name")
+    skill = or_none(run.skill)
+    raw = path_of("runs", run.run_id, "raw", view.name)
+    values = values_of_view(request, view, path_of("runs", run.run_id, "parts", name), raw)
+    values |= {"run": run, "run_name": run.tool or (skill.name if skill else run.method)}
     return Page("runs_part.html", name, values, "runs")
-
-
-class _RunFile(NamedTuple):
-    """A blob of a run, in the form that `send_raw` takes."""
-
-    blob: BlobRow
-    path: str
-    core: Any
-
-    @property
-    def sha256(self) -> str:
-        return self.blob.sha256
-
-    @property
-    def size_bytes(self) -> int:
-        return self.blob.size_bytes
-
-    def open(self, _: Storage) -> BinaryIO:
-        stream: BinaryIO = self.core.blobs.open(self.blob)
-        return stream
 
 
 async def send_part(request: PageRequest) -> Direct:
@@ -214,12 +198,9 @@ async def send_blob(request: PageRequest) -> Direct:
 
 
 async def _sent_blob(request: PageRequest, blob_id: str, name: str) -> Direct:
-    blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
-
-    async def send(send: Any) -> None:
-        await send_raw(request, _RunFile(blob, name, request.site.core), send)
-
-    return Direct(send)
+    blobs = request.site.core.blobs
+    blob = await blobs.find_blob(request.identity, blob_id)
+    return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob))
 
 
 def _sent_text(view: View) -> Direct:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import secrets
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from skillery.errors import Unavailable
-from skillery.http.requests import send_bytes
+from skillery.http.requests import send_bytes, send_stream
 from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.site import Site, accepts_gzip
+from skillery.web.views.kinds import HEAD_BYTES, SVG, TEXT, disposition, kind_of
 from skillery.web.visits import Header, cookie_of
 
 # -- The headers of all pages, and of files that are shown as they are -------------------------------------------------
@@ -164,3 +167,57 @@ def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
         return (msgspec.json.decode(value, type=Done) if value is not None else None), dropped
     except (msgspec.ValidationError, msgspec.DecodeError):
         return None, dropped
+
+
+# -- Files of skills and of runs, as they are -----------------------------------------------------------------------
+
+
+def raw_file(request: PageRequest, path: str, sha256: str, size_bytes: int, opens: Callable[[], BinaryIO]) -> Direct:
+    """Send a file, or only its headers for HEAD. Browsers show texts and images, and store other files.
+
+    If the browser has the file already (If-None-Match), send 304. `opens` returns a seekable stream.
+    """
+    etag = f'"{sha256}"'
+    common = [*RAW_HEADERS, ("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
+
+    async def send_it(send: Any) -> None:
+        if etag in request.headers.get("if-none-match", ""):
+            await _send_headers(send, 304, common)
+            return
+        stream = await asyncio.to_thread(opens)
+        try:
+            head = await asyncio.to_thread(stream.read, min(HEAD_BYTES, size_bytes))
+            kind = kind_of(path, head, size_bytes)
+            headers = [
+                ("content-type", kind.media_type),
+                ("content-length", str(size_bytes)),
+                ("content-disposition", disposition(path, kind)),
+                *common,
+            ]
+            if request.method == "HEAD":
+                await _send_headers(send, 200, headers)
+                return
+            await asyncio.to_thread(stream.seek, 0)
+            await send_stream(send, 200, _raw(headers), stream, size_bytes)
+        finally:
+            await asyncio.to_thread(stream.close)
+
+    return Direct(send_it)
+
+
+async def _send_headers(send: Any, status: int, headers: list[tuple[str, str]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _raw(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
+
+
+def start_of(opens: Callable[[], BinaryIO], path: str, size_bytes: int, most: int) -> bytes:
+    """Return at most the first `most` bytes of a text, or the head of another file. Blocking."""
+    with opens() as stream:
+        head = stream.read(min(HEAD_BYTES, size_bytes))
+        if kind_of(path, head, size_bytes) in {TEXT, SVG}:
+            head += stream.read(min(most, size_bytes) - len(head))
+        return head

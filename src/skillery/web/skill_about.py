@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
@@ -92,7 +90,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "policy": policy,
         "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
-        "skill_md": Markup("\n").join(rendered_text.lines),
+        "skill_md": rendered_text.html,
         "skill_md_is_plain": rendered_text.is_plain,
         "skill_md_is_cut": rendered_text.is_cut,
         "skill_md_size": size,

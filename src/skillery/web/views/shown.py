@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from skillery.web.display import visible
 from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
-from skillery.web.rendering import has_lexer, highlighted
+from skillery.web.rendering import has_lexer, highlighted_lines
 from skillery.web.views.kinds import (
     BINARY,
     HEAD_BYTES,
@@ -49,8 +49,11 @@ PLAIN_BYTES = 16 * 1024
 MOST_HIGHLIGHTED = 200_000
 MOST_TEXT = 1024 * 1024
 MOST_JSON_TEXT = 256 * 1024
+MOST_LINES = 20_000
+_LINES_AT_ONCE = 100
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
 _SLOW = "Showing this part takes too long, so this is its start as text."
+Form = Literal["view", "source", "raw"]
 ViewKind = Literal["values", "table", "picture", "svg", "markdown", "json", "text", "other"]
 
 
@@ -66,10 +69,12 @@ class ToShow(Struct, frozen=True):
     args: bytes = b"null"
     part: str = ""
     """The name of the only part to show, or "" for all parts."""
-    form: Literal["view", "source", "raw"] = "view"
+    form: Form = "view"
     """The view, the source as text, or the complete text that a download has."""
     wanted: Wanted = Wanted()
     nodes: int = MOST_NODES
+    folder: str = "parts"
+    """The segment between `base` and the names of parts in addresses."""
 
 
 class View(Struct, frozen=True):
@@ -87,6 +92,8 @@ class View(Struct, frozen=True):
     table: TableView | None = None
     tree: Node | None = None
     html: str = ""
+    is_numbered: bool = False
+    """Whether `html` has line numbers."""
     text: str = ""
     is_cut: bool = False
     size: tuple[int, int] = (0, 0)
@@ -203,7 +210,7 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
     elif text_format == "svg" and text.lstrip("\ufeff \t\r\n").startswith("<"):
         return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
     elif text_format == "markdown" and is_whole and is_bounded(text):
-        made = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, "parts"))
+        made = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, to_show.folder))
         if made is not None:
             return replace(view, kind="markdown", words="Markdown", html=made.html)
     if table is not None and table.rows:
@@ -232,10 +239,26 @@ def _source(view: View, text: str, to_show: ToShow, *, is_whole: bool = True) ->
     shown = text[:most].replace("\r\n", "\n")
     if is_short:
         shown = shown.rpartition("\n")[0] or shown
-    is_plain = len(shown) > MOST_HIGHLIGHTED or not has_lexer(view.name)
-    html = visible(shown, is_code=True) if is_plain else highlighted(shown.removesuffix("\n"), view.name)
-    words = "empty text" if not text else TEXT.words
-    return replace(view, kind="text", words=words, html=str(html), is_cut=is_short)
+    is_large = len(shown) > MOST_HIGHLIGHTED
+    notes = ["Line ends are CR LF."] if "\r\n" in text and to_show.part else []
+    if is_large and has_lexer(view.name):
+        notes.append(f"Texts over {MOST_HIGHLIGHTED // 1000} kB are shown without colours.")
+    is_plain, shown = is_large or not has_lexer(view.name), shown.removesuffix("\n")
+    lines = visible(shown, is_code=True).split("\n") if is_plain else highlighted_lines(shown, view.name)
+    html = _numbered(lines[:MOST_LINES]) if to_show.part and text else "\n".join(lines)
+    view = replace(view, kind="text", words=TEXT.words if text else "empty text", html=html, note=" ".join(notes))
+    return replace(view, is_numbered=bool(to_show.part), is_cut=is_short or (bool(html) and len(lines) > MOST_LINES))
+
+
+def _numbered(lines: Sequence[str]) -> str:
+    """Return lines of HTML, each with its number and id, in blocks: a browser lays out the blocks in view."""
+    blocks = []
+    for start in range(0, len(lines), _LINES_AT_ONCE):
+        block = lines[start : start + _LINES_AT_ONCE]
+        numbered = [f'<span id="L{n}" data-n="{n}">{line}\n</span>' for n, line in enumerate(block, start + 1)]
+        # Only a whole block has a known height.
+        blocks.append(f'<span class="{"block" if len(block) == _LINES_AT_ONCE else "end"}">{"".join(numbered)}</span>')
+    return "".join(blocks)
 
 
 def _value_view(part: Part, to_show: ToShow) -> View:
@@ -258,7 +281,7 @@ def _value_view(part: Part, to_show: ToShow) -> View:
         return _tree_view(view, value, to_show)
     text = json.dumps(value, ensure_ascii=False, indent=2)
     source = _source(replace(view, name=WHOLE), text[: None if is_raw else MOST_JSON_TEXT], to_show)
-    return replace(source, name=part.name, is_cut=len(text) > MOST_JSON_TEXT)
+    return replace(source, name=part.name, is_cut=source.is_cut or len(text) > MOST_JSON_TEXT)
 
 
 def _counted(count: int, noun: str) -> str:
