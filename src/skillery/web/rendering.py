@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
+from msgspec import Struct
 from pygments.lexers import find_lexer_class_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
@@ -118,3 +120,69 @@ def _class_of(kind: Any) -> str:
 def _ending(path: str) -> str:
     """Return the ending of a path without the dot, in lower case."""
     return path.rpartition("/")[2].rpartition(".")[2].lower()
+
+
+# -- Lines with numbers, and the line at which a run failed ------------------------------------------------------------
+
+
+_LINES_AT_ONCE = 100
+_BEFORE, _AFTER = 4, 2
+_FRAMES = re.compile(
+    r'^  File "([^"\n]+)", line (\d{1,7})(?:, in .*)?$(?:\n {4}\S.*$(?:\n {4}([ ~]*\^[ ~^]*)$)?)?'
+    r"|^ {4}at (?:[^\n(]*\()?([^\n:()]+):(\d{1,7}):(\d{1,7})\)?$",
+    re.MULTILINE,
+)
+"""A frame of a traceback of Python, with its carets, or of Node.js."""
+
+
+class Frame(Struct, frozen=True):
+    """A line of code in a traceback. Python has carets (`marks`) below the line, Node.js a column."""
+
+    path: str
+    line: int
+    marks: str = ""
+    column: int = 0
+
+
+def failing_frame(traceback: str, start: str) -> Frame | None:
+    """Return the innermost frame of a traceback whose path begins with `start`. The path has the rest."""
+    frames = []
+    for python, line, marks, node, node_line, column in _FRAMES.findall(traceback):
+        path = (python or node).removeprefix("/run/code/")
+        if path.startswith(start):
+            path = path.removeprefix(start)
+            frames.append(Frame(path, int(line), marks) if python else Frame(path, int(node_line), "", int(column)))
+    return None if not frames else frames[0] if frames[0].column else frames[-1]
+
+
+def with_mark(text: str, path: str, frame: Frame | None, *, is_file: bool) -> str:
+    """Return code as HTML with its failing line marked, or "" if a file has no such line."""
+    lines = highlighted_lines(text, path)
+    if frame is None or frame.line > len(lines):
+        return "" if is_file else numbered(lines)
+    line = text.replace("\r\n", "\n").split("\n")[frame.line - 1]
+    indent = line[: frame.column - 1] if frame.column else line[: len(line) - len(line.lstrip())]
+    marks = "^" if frame.column else frame.marks
+    below = re.sub(r"[^\t]", " ", indent) + marks if marks else ""
+    first = max(1, frame.line - _BEFORE) if is_file else 1
+    shown = lines[first - 1 : frame.line + _AFTER] if is_file else lines
+    return numbered(shown, first, frame.line, below)
+
+
+def numbered(lines: Sequence[str], first: int = 1, failing: int = 0, below: str = "") -> str:
+    """Return lines of HTML, each with its number and id, in blocks: a browser lays out the blocks in view.
+
+    The line `failing` is marked, and `below` stands below it.
+    """
+    blocks = []
+    for start in range(0, len(lines), _LINES_AT_ONCE):
+        block = lines[start : start + _LINES_AT_ONCE]
+        rows = [f'<span id="L{n}" data-n="{n}">{line}\n</span>' for n, line in enumerate(block, start + first)]
+        if start <= failing - first < start + len(block):
+            at = failing - first - start
+            rows[at] = rows[at].replace("<span ", '<span class="failing" ', 1)
+            rows[at] += f'<span class="carets" data-n="">{below}\n</span>' if below else ""
+        # Only a whole block has a known height.
+        is_whole = len(rows) == _LINES_AT_ONCE and not failing
+        blocks.append(f'<span class="{"block" if is_whole else "end"}">{"".join(rows)}</span>')
+    return "".join(blocks)

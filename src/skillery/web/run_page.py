@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from functools import partial
@@ -12,15 +13,21 @@ import msgspec
 
 from skillery.errors import InvalidParams, NotFound, SkilleryError
 from skillery.failure_types import FailureType
+from skillery.formats.paths import path_problem
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
 from skillery.runs.results import RunPage, RunRecord
+from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
+from skillery.web.rendering import failing_frame
 from skillery.web.run_log import first_log
-from skillery.web.run_parts import result_of, shown_parts
+from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
+from skillery.web.sending import start_of
+from skillery.web.skill_opened import exactly, reader_of
 from skillery.web.views.parts import WHOLE
+from skillery.web.views.shown import Code
 
 
 async def show_run(request: PageRequest) -> Page:
@@ -29,7 +36,8 @@ async def show_run(request: PageRequest) -> Page:
     is_active = run.status in {"queued", "started"}
     log, after, is_cut = await first_log(request, run)
     args = await request.read(partial(args_of, identity=request.identity, run_id=run.run_id))
-    shown = await shown_parts(request, await result_of(request, run), args)
+    code = await _code_of(request, run)
+    shown = await shown_parts(request, await result_of(request, run), args, code)
     skill = or_none(run.skill)
     name = f"{skill.name}@{skill.version}" if skill else None
     is_own = run.identity.name == request.identity.name
@@ -52,6 +60,8 @@ async def show_run(request: PageRequest) -> Page:
         "whole": next((view for view in shown.views if view.name == WHOLE), None),
         "inputs": shown.inputs,
         "inputs_text": shown.inputs_text,
+        "code": shown.code,
+        "code_at": code,
         "failure": _failure_of(run, is_at_limit=any(limit.share >= 100 for limit in limits)),
         "skill_at": name,
         "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
@@ -63,12 +73,34 @@ async def show_run(request: PageRequest) -> Page:
     return Page("runs_one.html", title, values, "runs")
 
 
+async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
+    """Return the file with the line at which a run of a skill failed, or None if the caller may not read it."""
+    error, skill = or_none(run.error), or_none(run.skill)
+    traceback = or_none(error.traceback) if error else None
+    frame = failing_frame(traceback, f"/skills/{skill.name}/") if traceback and skill else None
+    if skill is None or frame is None or path_problem(frame.path) is not None:
+        return None
+    try:
+        identity, spec = reader_of(request), exactly(skill.version)
+        work = partial(find_file, identity=identity, name=skill.name, spec=spec, path=frame.path)
+        file = await request.read_page(work)
+        if file.version.digest != skill.digest:  # a development version has changed
+            return None
+        opens = partial(file.open, request.site.core.registry.storage)
+        content = await asyncio.to_thread(start_of, opens, frame.path, file.size_bytes, MOST_BYTES)
+    except (SkilleryError, OSError):
+        return None
+    return Code(frame.path, content, frame, is_file=True)
+
+
 class _Failure(NamedTuple):
     """A failed run in words. `remedy` is "" for an exception of the code of the run."""
 
     heading: str
     remedy: str
     is_of_inputs: bool
+    traceback: str
+    """The frames without the message, which the page shows once."""
 
 
 def _failure_of(run: RunRecord, *, is_at_limit: bool) -> _Failure | None:
@@ -76,14 +108,15 @@ def _failure_of(run: RunRecord, *, is_at_limit: bool) -> _Failure | None:
     error = or_none(run.error)
     if error is None:
         return None
+    frames = (or_none(error.traceback) or "").replace(f"{error.type}: {error.message}", "", 1).strip("\n")
     # An exception of the code can have the name of a failure of the server. It has a traceback, like a timeout.
     failure = next((failure for failure in FailureType if failure == error.type), None)
     if failure is FailureType.VALIDATION_ERROR:
-        return _Failure("The inputs do not match the declared ones", "", True)
+        return _Failure("The inputs do not match the declared ones", "", True, frames)
     if failure is not None and (is_at_limit or not or_none(error.traceback)):
-        return _Failure(failure.cause.replace("`", "").rstrip("."), failure.remedy.replace("`", ""), False)
+        return _Failure(failure.cause.replace("`", "").rstrip("."), failure.remedy.replace("`", ""), False, frames)
     skill = or_none(run.skill)
-    return _Failure(f"{run.tool or (skill.name if skill else 'The code')} raised {error.type}", "", False)
+    return _Failure(f"{run.tool or (skill.name if skill else 'The code')} raised {error.type}", "", False, frames)
 
 
 def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:

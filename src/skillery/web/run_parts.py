@@ -21,7 +21,7 @@ from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import RAW_HEADERS, raw_file, start_of
 from skillery.web.views.kinds import TEXT, disposition
 from skillery.web.views.parts import File
-from skillery.web.views.shown import PARTS, Form, Shown, ToShow, View
+from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 from skillery.web.views.tables import PAGE_ROWS, Wanted
 from skillery.web.views.trees import MOST_NODES_ON_PAGE
 
@@ -73,12 +73,12 @@ def _large_output(run: RunRecord) -> LargeOutput | None:
     return large if large.blob_id in run.output_blobs else None
 
 
-async def shown_parts(request: PageRequest, result: Result, args: str | None) -> Shown:
-    """Return the views for the page of a run."""
+async def shown_parts(request: PageRequest, result: Result, args: str | None, code: Code | None) -> Shown:
+    """Return the views for the page of a run, and its code."""
     read_ids = {row.id for row in result.files[:PARTS]}
     to_show = await _to_show(request, result, MOST_BYTES, read_ids)
     wanted = _wanted({}, request, PREVIEW_ROWS)
-    to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted)
+    to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted, code=code)
     return await request.site.texts.parts(to_show)
 
 

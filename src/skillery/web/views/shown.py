@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from skillery.web.display import visible
 from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
-from skillery.web.rendering import has_lexer, highlighted_lines
+from skillery.web.rendering import Frame, has_lexer, highlighted_lines, numbered, with_mark
 from skillery.web.views.kinds import (
     BINARY,
     HEAD_BYTES,
@@ -50,11 +50,19 @@ MOST_HIGHLIGHTED = 200_000
 MOST_TEXT = 1024 * 1024
 MOST_JSON_TEXT = 256 * 1024
 MOST_LINES = 20_000
-_LINES_AT_ONCE = 100
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
 _SLOW = "Showing this part takes too long, so this is its start as text."
 Form = Literal["view", "source", "raw"]
 ViewKind = Literal["values", "table", "picture", "svg", "markdown", "json", "text", "other"]
+
+
+class Code(Struct, frozen=True):
+    """Code of a run, with the frame at which it failed. Of a file, only the lines around the failing line are shown."""
+
+    path: str
+    content: bytes
+    frame: Frame | None
+    is_file: bool
 
 
 class ToShow(Struct, frozen=True):
@@ -75,6 +83,7 @@ class ToShow(Struct, frozen=True):
     nodes: int = MOST_NODES
     folder: str = "parts"
     """The segment between `base` and the names of parts in addresses."""
+    code: Code | None = None
 
 
 class View(Struct, frozen=True):
@@ -103,11 +112,13 @@ class View(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """The views of a run, and the inputs of the run as facts and as indented JSON."""
+    """The views of a run, its inputs as facts and as indented JSON, and its code."""
 
     views: list[View]
     inputs: list[Fact]
     inputs_text: str
+    code: str = ""
+    """The code as HTML."""
 
 
 class _TimeUp(BaseException):
@@ -122,7 +133,19 @@ def show_parts(to_show: ToShow) -> Shown:
     args = decoded_json(to_show.args)
     pairs = args.items() if isinstance(args, dict) else ()
     inputs_text = json.dumps(args, ensure_ascii=False, indent=2)[:PLAIN_BYTES] if args else ""
-    return Shown(list(_views(parts, to_show)), facts_of(pairs), inputs_text)
+    views = list(_views(parts, to_show))
+    return Shown(views, facts_of(pairs), inputs_text, _code(to_show.code) if to_show.code else "")
+
+
+def _code(code: Code) -> str:
+    """Return the code as HTML, or "" if that takes too long or if the file is no text."""
+    text = decoded(code.content, is_whole=False)
+    try:
+        with _time_limit(_PART_SECONDS):
+            path = code.path if len(code.content) <= MOST_HIGHLIGHTED else ""
+            return with_mark(text, path, code.frame, is_file=code.is_file) if text else ""
+    except (_TimeUp, RecursionError, MemoryError):
+        return ""
 
 
 def plain_parts(to_show: ToShow) -> Shown:
@@ -245,20 +268,9 @@ def _source(view: View, text: str, to_show: ToShow, *, is_whole: bool = True) ->
         notes.append(f"Texts over {MOST_HIGHLIGHTED // 1000} kB are shown without colours.")
     is_plain, shown = is_large or not has_lexer(view.name), shown.removesuffix("\n")
     lines = visible(shown, is_code=True).split("\n") if is_plain else highlighted_lines(shown, view.name)
-    html = _numbered(lines[:MOST_LINES]) if to_show.part and text else "\n".join(lines)
+    html = numbered(lines[:MOST_LINES]) if to_show.part and text else "\n".join(lines)
     view = replace(view, kind="text", words=TEXT.words if text else "empty text", html=html, note=" ".join(notes))
     return replace(view, is_numbered=bool(to_show.part), is_cut=is_short or (bool(html) and len(lines) > MOST_LINES))
-
-
-def _numbered(lines: Sequence[str]) -> str:
-    """Return lines of HTML, each with its number and id, in blocks: a browser lays out the blocks in view."""
-    blocks = []
-    for start in range(0, len(lines), _LINES_AT_ONCE):
-        block = lines[start : start + _LINES_AT_ONCE]
-        numbered = [f'<span id="L{n}" data-n="{n}">{line}\n</span>' for n, line in enumerate(block, start + 1)]
-        # Only a whole block has a known height.
-        blocks.append(f'<span class="{"block" if len(block) == _LINES_AT_ONCE else "end"}">{"".join(numbered)}</span>')
-    return "".join(blocks)
 
 
 def _value_view(part: Part, to_show: ToShow) -> View:
