@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, insert, select, text
 
 from skillery.database import Database
-from skillery.database.tables import blobs, events, objects, runs, servers
+from skillery.database.tables import blobs, events, objects, run_code, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
 from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.runs.queries import RunFilter, listing
@@ -443,13 +443,42 @@ def test_old_runs_are_forgotten_in_batches_and_their_blobs_stay(database: Databa
         assert cutoff_of(connection, 101) is None
         assert cutoff_of(connection, 0) is None
 
+        of_code = {"language": "python", "entrypoint": "main", "code": "", "is_cut": False}
+        for number in (3, 70):
+            connection.execute(insert(run_code).values(run_id=f"run_{number:06}", **of_code))
         batches = [forget_runs(connection, before=cutoff, limit=25) for _ in range(3)]
 
         left = set(connection.scalars(select(runs.c.id)))
         row = connection.execute(select(blobs.c.run_id, blobs.c.position)).one()
+        with_code = list(connection.scalars(select(run_code.c.run_id)))
     assert batches == [25, 14, 0]
     assert left == {"run_000005", *(f"run_{number:06}" for number in range(40, 100))}
     assert tuple(row) == (None, None)
+    assert with_code == ["run_000070"]
+
+
+@pytest.mark.parametrize(("code", "is_cut"), [(SLEEP, False), ("# ä\n" * 20_000 + SLEEP, True)])
+def test_get_run_has_the_code_of_run_code(rpc: Rpc, code: str, is_cut: bool) -> None:
+    answer = run(rpc, code, args={"s": 0})
+
+    kept = rpc("get_run", run_id=answer["run_id"])["code"]
+
+    assert (kept["language"], kept["entrypoint"], kept["is_cut"]) == ("python", "main", is_cut)
+    assert code.startswith(kept["code"])
+    assert len(kept["code"].encode()) in range(64 * 1024 - 3, 64 * 1024 + 1) if is_cut else kept["code"] == code
+
+
+def test_code_with_a_nul_is_kept_without_the_nul(rpc: Rpc) -> None:
+    answer = run(rpc, "# \0\n" + SLEEP, args={"s": 0})
+
+    assert rpc("get_run", run_id=answer["run_id"])["code"]["code"] == "# \ufffd\n" + SLEEP
+
+
+def test_no_code_is_kept_if_the_setting_says_so(configured_server: Callable[..., Server]) -> None:
+    server = configured_server(SKILLERY_RUNS_KEEP_CODE="false")
+    answer = run(server.rpc, SLEEP, args={"s": 0})
+
+    assert "code" not in server.rpc("get_run", run_id=answer["run_id"])
 
 
 def test_collect_garbage_deletes_excess_runs_and_keeps_usage_counts(start_server: Callable[..., Server]) -> None:

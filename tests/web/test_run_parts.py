@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Rpc, Server
+from tests.conftest import Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 
@@ -103,6 +103,60 @@ def test_page_of_a_table_sorts_filters_and_turns(sqlite_server: Server) -> None:
     assert "1,5" in browser.http.get(f"{at}?sort=amount", headers={"accept-language": "de"}).text
     for query in ("?page=²", "?page=999999999", "?page=-1", "?sort=none", "?where=%00"):
         assert browser.get(f"{at}{query}").status_code == 200
+
+
+FAILS = "def rates(rows):\n\treturn rows['north'] * rows['west<b>']\n\n\n\ndef main(args):\n    rates({'north': 1})\n"
+
+
+def test_failed_run_shows_its_failing_line_once(server: Server, new_name: str) -> None:
+    publisher(server.rpc)(new_name, code=FAILS)
+    run = server.rpc("execute_skill", name=new_name)
+    page = Browser(server.url, **HTML).get(f"/runs/{run['run_id']}").text
+    text = text_of(page)
+
+    link = f'href="/s/{new_name}@1.0.0/files/code/main.py?form=source#L2"'
+    assert f"{link}>" in page
+    assert "code/main.py , line 2" in text
+    assert re.findall(r'data-n="(\d+)"', page) == ["1", "2", "3", "4"]
+    assert re.search(r'<span class="failing" id="L2" data-n="2">', page)
+    [carets] = re.findall(r'<span class="carets" data-n="">(.*)\n', page)
+    assert carets == "\t" + " " * 23 + "~~~~^^^^^^^^^^^"
+    assert text.count("'west<b>'") == 3  # the message, the failing line, and the line in the traceback
+    assert '<details class="fold" open><summary><h2 id="traceback">' in page
+
+
+def test_failing_line_needs_the_right_to_read_the_skill(tokens_sqlite: Server, new_name: str) -> None:
+    ann = token_of(tokens_sqlite, f"{new_name}-ann", "read", "run", "publish", namespaces=[f"{new_name}.*"])
+    bob = token_of(tokens_sqlite, f"{new_name}-bob", "read", "run")
+    name = f"{new_name}.fails"
+    publisher(Rpc(tokens_sqlite.url, ann))(name, code=FAILS)
+    address = f"/runs/{Rpc(tokens_sqlite.url, bob)('execute_skill', name=name)['run_id']}"
+    browser = Browser(tokens_sqlite.url, **HTML)
+    assert browser.sign_in(bob).status_code == 303
+    assert "Failing line" in browser.get(address).text
+
+    Rpc(tokens_sqlite.url, ann)("set_visibility", name=name, visibility="private")
+
+    page = browser.get(address)
+    assert page.status_code == 200
+    assert "Failing line" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "line"),
+    [
+        ("python", "import json\ndef main(args):\n    return 1 / len(args)\n", 3),
+        ("javascript", "export function main(args) {\n  return args.a.b;\n}\n", 2),
+    ],
+)
+def test_run_of_code_shows_the_code_with_its_failing_line(server: Server, language: str, code: str, line: int) -> None:
+    run = server.rpc("run_code", language=language, code=code)
+    page = Browser(server.url, **HTML).get(f"/runs/{run['run_id']}").text
+
+    assert run["status"] == "failed"
+    assert re.search(rf'<span class="failing" id="L{line}" data-n="{line}">', page)
+    assert re.findall(r'data-n="(\d+)"', page) == ["1", "2", "3"]
+    assert page.index('id="code"') < page.index('id="traceback"') < page.index('id="log"')
 
 
 def test_downloads_have_the_names_of_the_parts(sqlite_server: Server) -> None:

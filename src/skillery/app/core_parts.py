@@ -265,12 +265,13 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     sealer, uses = Sealer(database, backends.signing, home.server_id, settings.seals), Uses()
+    queue, keeps_code = _run_queue(settings, base.counts), settings.runs.keep_code
     runner = Runner(
         database=database,
         server=home.server_id,
         blobs=blobs,
         preparer=preparer,
-        admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces, backends.sandbox),
+        admission=Admission(database, queue, quotas, workspaces, backends.sandbox, keeps_code=keeps_code),
         execution=execution,
         recorder=Recorder(database, blobs, events, sealer, uses, settings.sandbox, backends.signing.release),
         workspaces=workspaces,

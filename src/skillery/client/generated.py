@@ -56,6 +56,7 @@ __all__ = [
     "Guide",
     "IdentityKind",
     "IdentityUse",
+    "KeptCode",
     "KeptSkills",
     "KeyPage",
     "Kind",
@@ -1175,6 +1176,16 @@ class RunUse(TypedDict):
     """Size of the files in /workspace at the end of the code."""
 
 
+class KeptCode(TypedDict):
+    """The code of `run_code`, as far as it is kept."""
+
+    language: Literal["python", "javascript", "bash"]
+    entrypoint: str
+    code: str
+    is_cut: bool
+    """Whether the code was longer than the kept 64 KiB."""
+
+
 class RunRecord(TypedDict):
     """The record of a run."""
 
@@ -1207,6 +1218,8 @@ class RunRecord(TypedDict):
     files: NotRequired[list[OutputFile]]
     workspace: NotRequired[WorkspaceUse]
     used: NotRequired[RunUse]
+    code: NotRequired[KeptCode]
+    """The code, if the run is one of run_code."""
     state: NotRequired[Literal["waiting_for_packages"]]
     """Only while the run waits for packages."""
     packages: NotRequired[PackageWait]

@@ -10,10 +10,10 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection, insert, update
 
-from skillery.backends import Failure, FailureType, LimitsRuns, Sandbox
+from skillery.backends import CodeCall, Failure, FailureType, LimitsRuns, Sandbox
 from skillery.context.queue import Queue, Slot
 from skillery.database import Change, Database
-from skillery.database.tables import runs
+from skillery.database.tables import run_code, runs
 from skillery.errors import SkilleryError, Unavailable
 from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
@@ -44,6 +44,9 @@ _STARTED = (
 _START = Change(insert(runs), _STARTED)
 _limits = msgspec.json.Encoder()
 
+_KEEP_CODE = Change(insert(run_code), ("run_id", "language", "entrypoint", "code", "is_cut"))
+KEPT_CODE = 64 * 1024
+"""Bytes of the code of `run_code` that are kept with the record of a run."""
 KEPT_ARGS = 16 * 1024
 """Bytes of the args of a run that are kept with its record. Larger args are not kept."""
 
@@ -60,8 +63,16 @@ class Admission:
     """Admits runs in the order of the queue, until the server stops."""
 
     def __init__(
-        self, database: Database, queue: Queue, quotas: Quotas, workspaces: RunWorkspaces, sandbox: Sandbox
+        self,
+        database: Database,
+        queue: Queue,
+        quotas: Quotas,
+        workspaces: RunWorkspaces,
+        sandbox: Sandbox,
+        *,
+        keeps_code: bool,
     ) -> None:
+        self._keeps_code = keeps_code
         self._limits_runs = sandbox if isinstance(sandbox, LimitsRuns) else None
         self._workspaces = workspaces
         self._database = database
@@ -106,13 +117,14 @@ class Admission:
         else:
             # A single statement needs no transaction of its own, which is faster.
             write = self._database.write if self._writes_more(run) else self._database.write_statement
-            await write(partial(start_run, run=run, quotas=self._quotas))
+            await write(partial(start_run, run=run, quotas=self._quotas, keeps_code=self._keeps_code))
             run.is_on_record = True
         run.announce()
 
     def _writes_more(self, run: ActiveRun) -> bool:
         """Return whether the transaction of the start has more statements than the INSERT of the run."""
-        return run.claim is not None or self._quotas.of(run.identity.name).limits_runs
+        has_code = self._keeps_code and isinstance(run.job.call, CodeCall)
+        return has_code or run.claim is not None or self._quotas.of(run.identity.name).limits_runs
 
     async def _take_turn(self, run: ActiveRun) -> None:
         """Give the run a slot, and check that the sandbox has room. Raise the errors of `admit`.
@@ -159,7 +171,14 @@ class Admission:
         """Record the run as queued, with the packages that it waits for."""
         progress = run.live.shown
         await self._database.write(
-            partial(start_run, run=run, quotas=self._quotas, queued=True, progress=shown_json(progress))
+            partial(
+                start_run,
+                run=run,
+                quotas=self._quotas,
+                keeps_code=self._keeps_code,
+                queued=True,
+                progress=shown_json(progress),
+            )
         )
         run.is_on_record = True
         run.announce()
@@ -218,9 +237,15 @@ def _stopping() -> Unavailable:
 
 
 def start_run(
-    connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False, progress: str | None = None
+    connection: Connection,
+    run: ActiveRun,
+    *,
+    quotas: Quotas,
+    keeps_code: bool,
+    queued: bool = False,
+    progress: str | None = None,
 ) -> None:
-    """Insert the row of a run, with the state queued or started. `progress` is the JSON of a Shown.
+    """Insert the row of a run, with the state queued or started, and its code. `progress` is the JSON of a Shown.
 
     Raise RateLimited if the run would exceed a quota of the caller. A called run counts as a part of the calling run,
     so it is not checked.
@@ -229,6 +254,17 @@ def start_run(
     version_id, skill_id = version.stored_ids if version else (None, None)
     if prepared.parent_run_id is None:
         check_run(connection, quotas, run.identity.name)
+    call = run.job.call
+    if keeps_code and isinstance(call, CodeCall):
+        content = call.code.replace("\0", "\ufffd").encode("utf-8", "replace")
+        _KEEP_CODE.run_later(
+            connection,
+            run_id=run.run_id,
+            language=call.language,
+            entrypoint=call.function[:255],
+            code=content[:KEPT_CODE].decode("utf-8", "ignore"),
+            is_cut=len(content) > KEPT_CODE,
+        )
     _START.run(
         connection,
         id=run.run_id,
@@ -274,5 +310,6 @@ def clear_progress(connection: Connection, run_id: str) -> None:
 
 
 def drop_run(connection: Connection, run_id: str) -> None:
-    """Delete the row of a queued run that never started."""
+    """Delete the row of a queued run that never started, and its code."""
+    connection.execute(run_code.delete().where(run_code.c.run_id == run_id))
     connection.execute(runs.delete().where(runs.c.id == run_id))

@@ -13,7 +13,7 @@ from skillery.backends import Identity, NetworkUse, Progress, Used
 from skillery.contents.blob_rows import output_blobs, output_files
 from skillery.context.queue import PackageWait
 from skillery.database import in_utc
-from skillery.database.tables import runs, skill_versions, skills
+from skillery.database.tables import run_code, runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
@@ -22,7 +22,18 @@ from skillery.registry.cursors import fitting_items, make_cursor, read_cursor
 from skillery.runs.live_output import Shown
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
-from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, RunUse, Status, waiting_for
+from skillery.runs.results import (
+    ExactSkill,
+    KeptCode,
+    Run,
+    RunError,
+    RunPage,
+    RunRecord,
+    RunRow,
+    RunUse,
+    Status,
+    waiting_for,
+)
 from skillery.workspaces.usage import WorkspaceUse
 
 _SKILL = (
@@ -131,8 +142,16 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         progress=_progress(row),
         files=output_files(written),
         used=_run_use(row),
+        code=_kept_code(connection, row),
         **waiting_for(_packages(row)),
     )
+
+
+def _kept_code(connection: Connection, row: Row[Any]) -> KeptCode | msgspec.UnsetType:
+    columns = select(run_code.c.language, run_code.c.entrypoint, run_code.c.code, run_code.c.is_cut)
+    of_run = columns.where(run_code.c.run_id == row.id)
+    kept = connection.execute(of_run).one_or_none() if row.method == "run_code" else None
+    return KeptCode(*kept) if kept else UNSET
 
 
 def _run_use(row: Row[Any]) -> RunUse | msgspec.UnsetType:

@@ -19,7 +19,7 @@ from skillery.contents.blob_rows import BlobRow, leave_blobs
 from skillery.contents.blobs import Blobs
 from skillery.context.threads import BIG_TEXT
 from skillery.database import Change, Database, in_utc
-from skillery.database.tables import runs, skill_versions, skills
+from skillery.database.tables import run_code, runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.names import namespace_of
 from skillery.registry.usage import Outcome as CountedOutcome
@@ -262,6 +262,7 @@ def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
     ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
     if ids:
         leave_blobs(connection, ids)
+        connection.execute(run_code.delete().where(run_code.c.run_id.in_(ids)))
         connection.execute(runs.delete().where(runs.c.id.in_(ids)))
     return len(ids)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skillery.backends import NetworkUse, Progress
+from skillery.backends import Language, NetworkUse, Progress
 from skillery.contents.blob_rows import OutputFile
 from skillery.context.queue import PackageWait
 from skillery.identity.access import Who
@@ -94,6 +94,15 @@ class RunUse(Struct, frozen=True):
     disk_bytes: Annotated[int | None, Meta(description="Size of the files in /workspace at the end of the code")]
 
 
+class KeptCode(Struct, frozen=True):
+    """The code of `run_code`, as far as it is kept."""
+
+    language: Language
+    entrypoint: str
+    code: str
+    is_cut: Annotated[bool, Meta(description="Whether the code was longer than the kept 64 KiB")]
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The record of a run."""
 
@@ -123,6 +132,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     files: list[OutputFile] | UnsetType = UNSET
     workspace: WorkspaceUse | UnsetType = UNSET
     used: RunUse | UnsetType = UNSET
+    code: Annotated[KeptCode | UnsetType, Meta(description="The code, if the run is one of run_code")] = UNSET
     state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
     packages: PackageWait | UnsetType = UNSET
 

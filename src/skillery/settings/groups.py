@@ -122,11 +122,12 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and when a tool call of MCP becomes a task.
 
     A run is deleted after `keep_days`. With `keep_count`, a run is deleted earlier if it is not among this many newest
-    runs. 0 means no limit.
+    runs. 0 means no limit. With `keep_code`, the code of `run_code` is a part of the record.
     """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
     keep_count: Annotated[int, msgspec.Meta(ge=0)] = 0
+    keep_code: bool = True
     streams: Streams = 500
     streams_per_identity: Streams = 200
     streams_per_run: Streams = 200

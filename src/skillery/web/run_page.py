@@ -73,10 +73,21 @@ async def show_run(request: PageRequest) -> Page:
     return Page("runs_one.html", title, values, "runs")
 
 
+ENDINGS = {"python": "py", "javascript": "mjs", "bash": "sh"}
+
+
 async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
-    """Return the file with the line at which a run of a skill failed, or None if the caller may not read it."""
+    """Return the code of `run_code`, or the file with the line at which a run of a skill failed.
+
+    Return None if the code is not kept, or if the caller may not read the file.
+    """
     error, skill = or_none(run.error), or_none(run.skill)
     traceback = or_none(error.traceback) if error else None
+    kept = or_none(run.code)
+    if kept is not None:
+        path = f"run_code.{ENDINGS[kept.language]}"
+        frame = failing_frame(traceback or "", path)
+        return Code(path, kept.code.encode(), frame, is_file=False)
     frame = failing_frame(traceback, f"/skills/{skill.name}/") if traceback and skill else None
     if skill is None or frame is None or path_problem(frame.path) is not None:
         return None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -19,16 +17,13 @@ from skillery.runs.methods import GetRun, get_run
 from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import RAW_HEADERS, raw_file, start_of
+from skillery.web.skill_files import MOST_BYTES_OF_PART, values_of_view, view_of_part, wanted_of
 from skillery.web.views.kinds import TEXT, disposition
 from skillery.web.views.parts import File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
-from skillery.web.views.tables import PAGE_ROWS, Wanted
-from skillery.web.views.trees import MOST_NODES_ON_PAGE
 
 MOST_BYTES = 1024 * 1024
 """The number of bytes that the page of a run reads of a file or of the output."""
-MOST_BYTES_OF_PART = 10_000_000
-"""The number of bytes that the page of one part reads."""
 MOST_FILES = 200
 PREVIEW_ROWS = 12
 
@@ -77,7 +72,7 @@ async def shown_parts(request: PageRequest, result: Result, args: str | None, co
     """Return the views for the page of a run, and its code."""
     read_ids = {row.id for row in result.files[:PARTS]}
     to_show = await _to_show(request, result, MOST_BYTES, read_ids)
-    wanted = _wanted({}, request, PREVIEW_ROWS)
+    wanted = wanted_of({}, request, PREVIEW_ROWS)
     to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted, code=code)
     return await request.site.texts.parts(to_show)
 
@@ -106,14 +101,6 @@ def _start(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
         return None
 
 
-def _wanted(query: Mapping[str, str], request: PageRequest, most: int) -> Wanted:
-    """Return the wanted rows of the query. Unreadable numbers are ignored."""
-    page = query.get("page", "")
-    number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
-    group, decimal = request.language
-    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal)
-
-
 async def _find_part(request: PageRequest, form: Form | None = None) -> tuple[Result, View]:
     """Return the part in the address as a view. Raise BlobNotFound if the run has no such part."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
@@ -130,36 +117,6 @@ async def _find_part(request: PageRequest, form: Form | None = None) -> tuple[Re
 async def _read_part(request: PageRequest, result: Result, name: str, form: Form | None, read_ids: set[str]) -> View:
     to_show = await _to_show(request, result, MOST_BYTES_OF_PART, read_ids)
     return await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
-
-
-async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None = None) -> View:
-    """Return the view of one part, as the query wants it. Raise BlobNotFound if there is no such part."""
-    form = form or ("source" if request.query.get("form") == "source" else "view")
-    wanted = _wanted(request.query, request, PAGE_ROWS)
-    to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
-    views = (await request.site.texts.parts(to_show)).views
-    if not views:
-        raise BlobNotFound(f"this run has no part '{to_show.part[:80]}'", hint="Open the page of the run.")
-    return views[0]
-
-
-def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> dict[str, Any]:
-    """Return the template values of a view with a page of its own, at `address`. `raw` is the address of its bytes."""
-    query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
-
-    def address_with(**changes: str) -> str:
-        fields = {key: value for key, value in {**query, **changes}.items() if value}
-        return f"{address}?{urlencode(fields)}" if fields else address
-
-    return {
-        "view": view,
-        "raw": raw,
-        "address_with": address_with,
-        "is_source": request.query.get("form") == "source",
-        "where": query.get("where", ""),
-        "sort": query.get("sort", ""),
-        "page_rows": PAGE_ROWS,
-    }
 
 
 async def show_part(request: PageRequest) -> Page:

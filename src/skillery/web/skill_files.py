@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
+import msgspec
+
+from skillery.errors import BlobNotFound
 from skillery.skills.files import FileRow, find_file, list_files
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.run_parts import MOST_BYTES_OF_PART, values_of_view, view_of_part
 from skillery.web.sending import raw_file, start_of
 from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
 from skillery.web.views.parts import File
-from skillery.web.views.shown import ToShow
+from skillery.web.views.shown import Form, ToShow, View
+from skillery.web.views.tables import PAGE_ROWS, Wanted
+from skillery.web.views.trees import MOST_NODES_ON_PAGE
+
+MOST_BYTES_OF_PART = 10_000_000
+"""The number of bytes that the page of one file or part reads."""
 
 
 async def show_raw(request: PageRequest) -> Direct:
@@ -110,3 +119,44 @@ def _nodes(folder: dict[str, Any], above: str, shown: str) -> tuple[Node, ...]:
         else:
             children.append(Node(name, path, item.size_bytes, None, False))
     return tuple(sorted(children, key=lambda node: (node.path != "SKILL.md", node.nodes is None, node.name.lower())))
+
+
+# -- A view with a page of its own: a file of a skill, or a part of a run ----------------------------------------------
+
+
+async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None = None) -> View:
+    """Return the view of one part, as the query wants it. Raise BlobNotFound if there is no such part."""
+    form = form or ("source" if request.query.get("form") == "source" else "view")
+    wanted = wanted_of(request.query, request, PAGE_ROWS)
+    to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
+    views = (await request.site.texts.parts(to_show)).views
+    if not views:
+        raise BlobNotFound(f"this run has no part '{to_show.part[:80]}'", hint="Open the page of the run.")
+    return views[0]
+
+
+def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> dict[str, Any]:
+    """Return the template values of a view with a page of its own, at `address`. `raw` is the address of its bytes."""
+    query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
+
+    def address_with(**changes: str) -> str:
+        fields = {key: value for key, value in {**query, **changes}.items() if value}
+        return f"{address}?{urlencode(fields)}" if fields else address
+
+    return {
+        "view": view,
+        "raw": raw,
+        "address_with": address_with,
+        "is_source": request.query.get("form") == "source",
+        "where": query.get("where", ""),
+        "sort": query.get("sort", ""),
+        "page_rows": PAGE_ROWS,
+    }
+
+
+def wanted_of(query: Mapping[str, str], request: PageRequest, most: int) -> Wanted:
+    """Return the wanted rows of the query. Unreadable numbers are ignored."""
+    page = query.get("page", "")
+    number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
+    group, decimal = request.language
+    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal)

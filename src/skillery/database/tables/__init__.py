@@ -37,7 +37,7 @@ from skillery.database.tables.identity import (
     web_sessions,
 )
 from skillery.database.tables.proof import advisories, attestations, key_statements, seal_spans, seals, signing_keys
-from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
+from skillery.database.tables.runs import idempotency_keys, run_code, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
     RESOLVABLE,
@@ -87,6 +87,7 @@ __all__ = [
     "named_locks",
     "objects",
     "registry",
+    "run_code",
     "run_log_pieces",
     "runs",
     "seal_spans",

@@ -175,6 +175,19 @@ run_log_pieces = Table(
 )
 Index("ix_run_log_pieces_written", run_log_pieces.c.written_at)
 
+run_code = Table(
+    "run_code",
+    metadata,
+    # No foreign key: the row is written and deleted with its run.
+    Column("run_id", String(64), primary_key=True),
+    Column("language", String(16), nullable=False),
+    Column("entrypoint", String(255), nullable=False),
+    Column("code", Text, nullable=False),
+    # Whether the code was longer.
+    Column("is_cut", Boolean, nullable=False),
+    comment="The code of run_code, at most 64 KiB of each run.",
+)
+
 version_usage = Table(
     "version_usage",
     metadata,
