@@ -466,6 +466,7 @@ def test_get_run_has_the_code_of_run_code(rpc: Rpc, code: str, is_cut: bool) -> 
     assert (kept["language"], kept["entrypoint"], kept["is_cut"]) == ("python", "main", is_cut)
     assert code.startswith(kept["code"])
     assert len(kept["code"].encode()) in range(64 * 1024 - 3, 64 * 1024 + 1) if is_cut else kept["code"] == code
+    assert "code" not in rpc("get_run", run_id=answer["run_id"], wait_ms=1)
 
 
 def test_code_with_a_nul_is_kept_without_the_nul(rpc: Rpc) -> None:

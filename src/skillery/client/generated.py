@@ -1219,7 +1219,7 @@ class RunRecord(TypedDict):
     workspace: NotRequired[WorkspaceUse]
     used: NotRequired[RunUse]
     code: NotRequired[KeptCode]
-    """The code, if the run is one of run_code."""
+    """The code of a run of run_code; not with wait_ms."""
     state: NotRequired[Literal["waiting_for_packages"]]
     """Only while the run waits for packages."""
     packages: NotRequired[PackageWait]

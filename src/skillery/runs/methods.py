@@ -143,7 +143,9 @@ class GetRun(Params, frozen=True, kw_only=True):
 
 
 async def get_run(following: Following, identity: Identity, params: GetRun) -> RunRecord:
-    return await following.get_run(identity, params.run_id, params.wait_ms)
+    record = await following.get_run(identity, params.run_id, params.wait_ms)
+    # A caller that waits for the end knows the code: models should not read it again with each answer.
+    return msgspec.structs.replace(record, code=msgspec.UNSET) if params.wait_ms else record
 
 
 # -- read_run_log ------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     files: list[OutputFile] | UnsetType = UNSET
     workspace: WorkspaceUse | UnsetType = UNSET
     used: RunUse | UnsetType = UNSET
-    code: Annotated[KeptCode | UnsetType, Meta(description="The code, if the run is one of run_code")] = UNSET
+    code: Annotated[KeptCode | UnsetType, Meta(description="The code of a run of run_code; not with wait_ms")] = UNSET
     state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
     packages: PackageWait | UnsetType = UNSET
 
