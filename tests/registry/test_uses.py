@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 from skillery.database import Database
 from skillery.database.tables import use_days
 from skillery.registry.usage import thin_out
-from skillery.registry.uses import MOST_USERS, OTHER, User, client_of, count_use
+from skillery.registry.uses import MOST_COUNTS, MOST_USERS, OTHER, User, Uses, client_of, count_use
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import PREFIX, Mcp
@@ -187,6 +187,17 @@ def test_new_names_in_each_request_do_not_fill_the_database(
 
     assert OTHER in {one["client"] for one in found["clients"]}
     assert sum(one["loads"] for one in found["clients"]) == calls
+
+
+@pytest.mark.parametrize("skills", [1, MOST_COUNTS // MOST_USERS])
+def test_callers_count_by_name_despite_many_programs(skills: int) -> None:
+    uses = Uses()
+    for skill in range(skills):
+        for number in range(MOST_USERS):
+            uses.user_of(f"text.s{skill}", "mallory", f"agent{number}x")
+
+    assert uses.user_of("text.s0", "mallory", "another") == User("mallory", OTHER)
+    assert uses.user_of("text.s0", "ann", "claude-code") == User("ann", OTHER)
 
 
 def test_old_days_have_a_row_for_each_version(database: Database, new_name: str) -> None:

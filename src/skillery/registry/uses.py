@@ -65,12 +65,12 @@ def count_use(
 ReadKind = Literal["loads", "reads"]
 OTHER = "other"
 MOST_USERS = 200
-"""Different pairs of caller and program that a server counts for a skill and day. Further ones are OTHER, because a
-caller can send a new name of a program with each request.
+"""Different pairs of caller and program that a server counts for a skill and day. In further ones, the program is
+OTHER, because a caller can send a new name of a program with each request.
 """
 MOST_COUNTS = 20_000
 """Different rows that a server counts between two writes, and pairs that it remembers. Further reads are not counted,
-and further pairs are OTHER.
+and the programs of further pairs are OTHER.
 """
 MOST_AT_ONCE = 200
 """Skills whose sums one transaction writes."""
@@ -149,14 +149,15 @@ class Uses:
         self._skill_ids.update(dict.fromkeys(skill_ids))
 
     def user_of(self, skill: str, caller: str, client: str) -> User:
-        """Return the user to count a use for: the caller and the program, or OTHER for both."""
+        """Return the user to count a use for: the caller, and the program or OTHER."""
         if (today := day_of(datetime.now(UTC))) != self._day:
             self._day, self._known = today, 0
             self._users.clear()
         user, users = User(caller, client), self._users[skill]
         if user not in users:
             if len(users) >= MOST_USERS or self._known >= MOST_COUNTS:
-                return User(OTHER, OTHER)
+                # The caller stays: else, a caller with many programs would hide the next callers of the skill.
+                return User(caller, OTHER)
             users.add(user)
             self._known += 1
         return user
