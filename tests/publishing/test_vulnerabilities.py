@@ -165,6 +165,18 @@ def test_a_new_version_has_findings_about_exactly_the_affected_packages(registry
 
 
 @pytest.mark.full
+def test_malware_refuses_a_version_also_if_another_record_names_it(registry: Registry) -> None:
+    advisory = record("GHSA-1", "frames", {"introduced": "0"}, aliases=["MAL-1"])
+    store(registry.archive, advisory, record("MAL-1", "frames", {"introduced": "0"}, aliases=["GHSA-1"]))
+    rpc = registry.start()
+    registry.wait_for_archive()
+
+    error = rpc.error("create_skill", **registry.skill("a.bad", "frames==1.0"))
+
+    assert "MAL-1 (GHSA-1)" in error["message"]
+
+
+@pytest.mark.full
 def test_a_broken_archive_is_reported_and_the_former_stays_in_use(registry: Registry) -> None:
     store(registry.archive, GHSA)
     (registry.archive / "mine.json").write_text("{")

@@ -32,6 +32,7 @@ from skillery.formats.wording import one_line, printable
 ECOSYSTEMS = ("PyPI", "npm")
 LIMITS = {resource.RLIMIT_AS: 2 << 30, resource.RLIMIT_CPU: 1800, resource.RLIMIT_FSIZE: 4 << 30}
 MOST_RECORD, MOST_SUMMARY, MOST_ALIASES, MOST_PROBLEMS = 8 << 20, 200, 20, 20
+MALICIOUS = "MAL-"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 _START = "import sys; sys.path[:] = sys.argv[3:]; from skillery.publishing.osv_index import main; main(*sys.argv[1:3])"
 
@@ -171,7 +172,10 @@ def find_entries(index: Path, packages: Iterable[Package]) -> Iterator[tuple[Pac
     with closing(sqlite3.connect(f"file:{quote(str(index))}?mode=ro&immutable=1", uri=True)) as connection:
         for package in packages:
             name, seen = f"{package.ecosystem}/{package.name}", set[str]()
-            rows = connection.execute("SELECT entry FROM entries WHERE package = ? ORDER BY id", (name,))
+            # A record about malware comes before its twins of other ids, which would only warn.
+            rows = connection.execute(
+                "SELECT entry FROM entries WHERE package = ? ORDER BY id NOT LIKE ?, id", (name, f"{MALICIOUS}%")
+            )
             for entry in (msgspec.json.decode(row[0], type=Entry) for row in rows):
                 spans = [span for span in entry.spans if _covers(package.ecosystem, span, package.version)]
                 # PyPI has most vulnerabilities twice: under their ids of GitHub and of the Python Packaging Authority.

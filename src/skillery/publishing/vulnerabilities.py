@@ -33,7 +33,7 @@ from skillery.formats.version_spec import Exact
 from skillery.formats.wording import printable
 from skillery.identity.access import BUNDLER
 from skillery.publishing.methods import RECHECKED, Rechecks
-from skillery.publishing.osv_index import Entry, Package, Report, command, find_entries, state_of
+from skillery.publishing.osv_index import MALICIOUS, Entry, Package, Report, command, find_entries, state_of
 from skillery.registry.resolution import resolve
 from skillery.skills.files import files_of, read_file
 from skillery.versions.checks import checks_of
@@ -43,7 +43,6 @@ AT_ONCE = 100
 """The number of versions that one transaction reads."""
 REST = 4
 """The upkeep rests this many times as long as it works."""
-MALICIOUS = "MAL-"
 BROKEN = (sqlite3.Error, msgspec.DecodeError)
 """The errors of an index that cannot be read."""
 
