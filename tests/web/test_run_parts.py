@@ -277,3 +277,37 @@ async def test_table_is_sorted_by_keyboard_without_javascript(sqlite_server: Ser
     await page.get_by_text("to 100 of 166 that match").wait_for()
 
     assert await page.locator("th[aria-sort=descending]").count() == 1
+
+
+ANY_NAMES = r"""
+import os
+def main(args):
+    os.makedirs("out")
+    for name, text in {"output.json": "[1]", "half.json": '{"a": "\\ud800"}', "note": "of a file"}.items():
+        with open(os.path.join("out", name), "w") as file: file.write(text)
+    long = "long text " * 30
+    return {"values": [{"a": 1, "b": 2}] * 3, "note": long, "note (2)": long, "note ": long}
+"""
+
+
+def test_each_name_in_an_output_is_that_of_a_part(sqlite_server: Server) -> None:
+    run = run_code(sqlite_server, ANY_NAMES)
+    browser = Browser(sqlite_server.url, **HTML)
+    page = browser.get(f"/runs/{run['run_id']}").text
+    names = re.findall(r'<h2 id="part-\d+"><bdi class="foreign">(.*?)</bdi></h2>', page)
+    at = f"/runs/{run['run_id']}/raw"
+
+    assert names == ["values", "note (2)", "note (2) (2)", "note (3)", "half.json", "note", "output.json"]
+    assert "table, 3 rows × 2 columns" in text_of(page)
+    assert text_of(page).count("so this is its start as text") == 1
+    assert browser.get(f"{at}/note").text == "of a file"
+    assert browser.get(f"{at}/output.json").text == "[1]"
+    assert browser.get(f"{at}/output.json (2)").json() == run["output"]
+
+
+@pytest.mark.full
+def test_download_of_a_large_output_is_complete(sqlite_server: Server) -> None:
+    run = run_code(sqlite_server, "def main(args):\n    return {'text': 'x' * 11_000_000}\n")
+    answer = Browser(sqlite_server.url, **HTML).get(f"/runs/{run['run_id']}/raw/output.json")
+
+    assert answer.json() == {"text": "x" * 11_000_000}

@@ -26,7 +26,6 @@ from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of
 from skillery.web.skill_opened import exactly, reader_of
-from skillery.web.views.parts import WHOLE
 from skillery.web.views.shown import Code
 
 
@@ -56,8 +55,8 @@ async def show_run(request: PageRequest) -> Page:
         "weaker": [
             WEAKER.get(limit, f"This host enforces {limit} less strictly.") for limit in or_none(run.degraded) or ()
         ],
-        "parts": [view for view in shown.views if view.name != WHOLE],
-        "whole": next((view for view in shown.views if view.name == WHOLE), None),
+        "parts": [view for view in shown.views if view.role != "whole"],
+        "whole": next((view for view in shown.views if view.role == "whole"), None),
         "inputs": shown.inputs,
         "inputs_text": shown.inputs_text,
         "code": shown.code,

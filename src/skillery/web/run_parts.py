@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.contents.blob_rows import BlobRow, output_blobs
 from skillery.contents.blobs import Blobs
-from skillery.errors import BlobNotFound, SkilleryError
+from skillery.errors import BlobNotFound, SkilleryError, Unavailable
 from skillery.http.requests import send_bytes
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
@@ -136,7 +136,9 @@ async def send_part(request: PageRequest) -> Direct:
     name = request.parameter("name")
     blob_id = next((file.blob_id for file in or_none(run.files) or () if file.path == name), "")
     if not blob_id:
-        _, view = await _find_part(request, "raw")
+        result, view = await _find_part(request, "raw")
+        if not view.blob_id and view.note:
+            return await _sent_output(request, result, view)
         if not view.blob_id:
             return _sent_text(view)
         blob_id = view.blob_id
@@ -158,6 +160,15 @@ async def _sent_blob(request: PageRequest, blob_id: str, name: str) -> Direct:
     blobs = request.site.core.blobs
     blob = await blobs.find_blob(request.identity, blob_id)
     return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob))
+
+
+async def _sent_output(request: PageRequest, result: Result, view: View) -> Direct:
+    """Send the whole output as it is stored. Raise Unavailable for another value, which could not be read."""
+    if view.role == "whole" and result.output is not None:
+        return await _sent_blob(request, result.output.id, view.name)
+    if view.role != "whole" or len(result.output_json) < result.output_bytes:
+        raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
+    return _sent_text(msgspec.structs.replace(view, text=result.output_json.decode()))
 
 
 def _sent_text(view: View) -> Direct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -32,6 +32,10 @@ class File(Struct, frozen=True):
     content: bytes | None = None
 
 
+Role = Literal["", "values", "whole"]
+"""Whether a part has the short values or the whole output. The names do not say it: files and keys have any name."""
+
+
 class Part(NamedTuple):
     """A part before it has a view: a file, or a value of the output, which may be a table."""
 
@@ -39,6 +43,7 @@ class Part(NamedTuple):
     value: Any = None
     file: File | None = None
     table: Table | None = None
+    role: Role = ""
 
 
 def decoded_json(content: bytes) -> Any:
@@ -59,9 +64,9 @@ def parts_of(output_json: bytes, files: Sequence[File]) -> list[Part]:
         Part(file.path or with_ending(f"file {number}", file.media_type), file=file)
         for number, file in enumerate(others, 1)
     ]
-    parts = [Part(VALUES, values), *named] if values else named
+    parts = [Part(VALUES, values, role="values"), *named] if values else named
     if isinstance(output, dict | list) or (output is None and output_json not in EMPTY):
-        parts.append(Part(WHOLE, output))
+        parts.append(Part(WHOLE, output, role="whole"))
     return _with_unique_names(parts)
 
 
@@ -101,9 +106,16 @@ def _part(key: str, value: Any, files: dict[str, File]) -> Part | None:
 
 
 def _with_unique_names(parts: list[Part]) -> list[Part]:
+    """Return the parts with a number in the names that occur twice. Files keep their paths."""
+    used = {part.name for part in parts if part.file and part.name == part.file.path}
     counts: dict[str, int] = {}
     named = []
     for part in parts:
-        count = counts[part.name] = counts.get(part.name, 0) + 1
-        named.append(part._replace(name=f"{part.name} ({count})") if count > 1 else part)
+        name = part.name
+        if not (part.file and name == part.file.path):
+            while name in used:
+                counts[part.name] = counts.get(part.name, 1) + 1
+                name = f"{part.name} ({counts[part.name]})"
+            used.add(name)
+        named.append(part._replace(name=name))
     return named

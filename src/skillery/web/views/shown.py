@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,7 +29,7 @@ from skillery.web.views.kinds import (
     kind_of,
     picture_size,
 )
-from skillery.web.views.parts import EMPTY, VALUES, WHOLE, File, Part, decoded_json, parts_of
+from skillery.web.views.parts import EMPTY, WHOLE, File, Part, Role, decoded_json, parts_of
 from skillery.web.views.tables import (
     Table,
     TableView,
@@ -109,6 +110,7 @@ class View(Struct, frozen=True):
     """The width and height of a picture, or zeros."""
     has_source: bool = False
     """Whether the view differs from the text of the part."""
+    role: Role = ""
 
 
 class Shown(Struct, frozen=True):
@@ -152,7 +154,7 @@ def plain_parts(to_show: ToShow) -> Shown:
     """Return the parts without any parsing: the start of each file and of the output as text."""
     parts = [Part(file.path or f"file {number}", file=file) for number, file in enumerate(to_show.files, 1)]
     if to_show.output not in EMPTY:
-        parts.append(Part(to_show.part or WHOLE))
+        parts.append(Part(to_show.part or WHOLE, role="whole"))
     views = [_plain(part, to_show, _SLOW) for part in parts if to_show.part in {"", part.name}]
     return Shown(views, [], to_show.args[:PLAIN_BYTES].decode("utf-8", "replace"))
 
@@ -171,11 +173,14 @@ def _views(parts: list[Part], to_show: ToShow) -> Iterator[View]:
         try:
             with _time_limit(max(0.01, seconds if to_show.part else min(seconds, _PART_SECONDS))):
                 view = _view(part, to_show)
+                msgspec.msgpack.encode(view)
+        except UnicodeEncodeError:  # JSON can have halves of characters
+            view = _plain(part, to_show, "This part is not valid Unicode, so this is its start as text.")
         except _TimeUp:
             view = _plain(part, to_show, _SLOW)
         except (RecursionError, MemoryError):
             view = _plain(part, to_show, "This part is too large or has too many levels, so this is its start as text.")
-        yield view
+        yield replace(view, role=part.role)
 
 
 @contextmanager
@@ -276,9 +281,9 @@ def _source(view: View, text: str, to_show: ToShow, *, is_whole: bool = True) ->
 def _value_view(part: Part, to_show: ToShow) -> View:
     """Return the view of a value of the output."""
     value, is_raw = part.value, to_show.form == "raw"
-    if part.name == VALUES:
+    if part.role == "values":
         numbers = ((name, grouped(name, number, to_show.wanted)) for name, number in value.items())
-        return View(VALUES, "values", f"{len(value):,}", 0, facts=facts_of(numbers))
+        return View(part.name, "values", f"{len(value):,}", 0, facts=facts_of(numbers))
     if isinstance(value, str):
         view = View(part.name, "text", TEXT.words, len(value.encode("utf-8", "replace")))
         return _text_view(view, value, "", to_show, is_whole=True)
