@@ -102,8 +102,9 @@ RULES = (*(rule.name for rule in _TEXT_RULES), HIDDEN_CHARACTERS)
 """The names of the five rules."""
 _STEERING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_TAGS = re.compile("[\U000e0001-\U000e007f]")
-_FLAG = "\U0001f3f4"
+# A flag of a region is a black flag, a few tags and a cancel tag. No text has two variation selectors in a row.
+_FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
+_TAGS = re.compile("[\U000e0001-\U000e007f]|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2}")
 _ZERO_WIDTH = re.compile("[\u200b\u2060-\u2064\u180e\ufeff\u115f\u1160\u3164\uffa0]")
 
 
@@ -114,28 +115,30 @@ def builtin_findings(files: Sequence[BundleFile], others: Sequence[Finding] = ()
     places = {(other.file, other.line) for other in others}
     findings: list[Finding] = []
     counts = dict.fromkeys(RULES, 0)
-    left, unread = MOST_READ_IN_ALL, 0
-    for file in files:
-        text = _text_of(file.content[: min(MOST_READ, left)])
-        if text is None:
+    left, unread = MOST_READ_IN_ALL, list[str]()
+    # Scripts and instructions come first: else, large data would keep them from being read.
+    for file in sorted(files, key=lambda file: not _is_steering(file.path)):
+        content = file.content[: min(MOST_READ, left)]
+        # Shells ignore a NUL, which else marks binary files.
+        if b"\0" in content[:8000] and not _is_steering(file.path):
             continue
+        text = content.decode("utf-8", "replace")
         left -= min(len(file.content), MOST_READ, left)
-        unread += len(file.content) > MOST_READ or not left
+        if len(file.content) > MOST_READ or not left:
+            unread.append(file.path)
         for finding in _of_text(file.path, text):
             counts[finding.rule] += (finding.file, finding.line) not in places
             if (finding.file, finding.line) not in places and counts[finding.rule] <= MOST_FINDINGS:
                 findings.append(finding)
     if unread:
-        message = f"{unread} large files were read only in part by the built-in rules"
-        findings.append(Finding(NOT_READ, message, "info"))
+        message = f"{len(unread)} large files were read only in part by the built-in rules"
+        findings.append(Finding(NOT_READ, message, "warning" if any(map(_is_steering, unread)) else "info"))
     return findings
 
 
-def _text_of(content: bytes) -> str | None:
-    """Return a file as text, or None for a binary file."""
-    if b"\0" in content[:8000]:
-        return None
-    return content.decode("utf-8", "replace")
+def _is_steering(path: str) -> bool:
+    """Return whether a file is a script or a Markdown text, which models follow."""
+    return path.lower().endswith((*_SCRIPTS, ".md"))
 
 
 def _of_text(path: str, text: str) -> Iterator[Finding]:
@@ -168,7 +171,7 @@ def _hidden(path: str, text: str) -> Iterator[Finding]:
         if line.isascii():
             continue
         steers = bool(_STEERING.search(line)) and not _RIGHT_TO_LEFT.search(line)
-        if steers or (_TAGS.search(line) and _FLAG not in line):
+        if steers or _TAGS.search(_FLAG.sub("", line)):
             yield Finding(HIDDEN_CHARACTERS, "has characters that hide or reorder text", "warning", path, number)
         before, zero_width = zero_width, zero_width + len(_ZERO_WIDTH.findall(line))
         if before <= _FEW < zero_width:
