@@ -96,6 +96,15 @@ def test_an_imported_text_has_a_stated_source_and_no_code(shelf: Shelf) -> None:
     assert shelf.facts(f"{shelf.namespace}.doc")["licence"][:2] == ("none", "Not stated")
 
 
+def test_files_of_unknown_kinds_are_not_text(shelf: Shelf) -> None:
+    texts = {"repo/a/LICENSE": "MIT", "repo/a/doc.md": "# x"}
+    shelf.send({"repo/a/SKILL.md": skill_md("a"), **texts})
+    shelf.send({"repo/b/SKILL.md": skill_md("b"), "repo/b/setup": "#!/bin/sh\n", "repo/b/run.bat": "echo\n"})
+
+    assert shelf.facts(f"{shelf.namespace}.a")["code"][:2] == ("ok", "Text only")
+    assert shelf.facts(f"{shelf.namespace}.b")["code"][:2] == ("look", "2 files of other kinds")
+
+
 def test_a_skill_that_its_source_has_removed_says_so(shelf: Shelf) -> None:
     one, two = skill_md("one"), skill_md("two")
     shelf.send({"repo/one/SKILL.md": one, "repo/two/SKILL.md": two})

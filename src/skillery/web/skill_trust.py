@@ -38,6 +38,13 @@ _LANGUAGES = {
     "ps1": "PowerShell",
 }
 """Languages of scripts by the ending of the file."""
+_DOCUMENTS = {
+    *("md", "markdown", "txt", "rst", "adoc", "html", "css", "csv", "tsv", "json", "jsonl", "yaml", "yml", "toml"),
+    *("xml", "xsd", "ini", "lock", "sql", "tex", "bib", "pdf", "docx", "xlsx", "pptx", "ics", "srt", "tmpl", "j2"),
+    *("png", "jpg", "jpeg", "gif", "webp", "svg", "ico", "mp3", "mp4", "wav", "ttf", "otf", "woff", "woff2"),
+    *("license", "licence", "copying", "notice", "authors", "readme", "changelog", "gitignore"),
+}
+"""Endings of files that are no programs, and names of such files without an ending."""
 _OSI = {
     *(
         "0bsd",
@@ -133,10 +140,10 @@ def trust_facts(
 
 
 def is_text_only(skill: Skill) -> bool:
-    """Return whether a version has neither code to run nor files that are programs."""
+    """Return whether a version has no code to run, and only documents."""
     files = or_none(skill.files) or ()
     runs = bool(skill.manifest.get("runtime")) or any(file.path == "tools.json" for file in files)
-    return not runs and not any(file.executable or _language_of(file.path) for file in files)
+    return not runs and all(not file.executable and _ending_of(file.path) in _DOCUMENTS for file in files)
 
 
 def _source(opened: Opened, records: Records) -> TrustFact:
@@ -241,7 +248,9 @@ def _code(opened: Opened, language: Language) -> TrustFact:
     findings = [finding for finding in or_none(skill.findings) or () if finding.waiver is None]
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [f for f in findings if f.severity == "warning" and f.rule not in (DEAD_REFERENCE, NOT_PORTABLE)]
-    programs = [file for file in files if file.executable and not _language_of(file.path)]
+    unknown = [file for file in files if not _language_of(file.path)]
+    programs = [file for file in unknown if file.executable]
+    others = [file for file in unknown if not file.executable and _ending_of(file.path) not in _DOCUMENTS]
     languages = Counter(filter(None, (_language_of(file.path) for file in files)))
     kind = "script" if skill.kind == "instruction" else "file"
     parts = [counted(count, f"{name} {kind}", language) for name, count in languages.most_common()]
@@ -250,6 +259,7 @@ def _code(opened: Opened, language: Language) -> TrustFact:
     packages = sum(len(part.packages or ()) for part in (lock, npm) if part)
     parts += [counted(packages, "package", language)] if packages else []
     parts += [counted(len(programs), "other executable file", language)] if programs else []
+    parts += [counted(len(others), "file of another kind", language, "files of other kinds")] if others else []
     words = "Text only" if is_text_only(skill) else ", ".join(parts) or "No code"
     details = [contents]
     if words == "Text only":
@@ -261,12 +271,16 @@ def _code(opened: Opened, language: Language) -> TrustFact:
         noticed = [counted(len(errors), "error", language)] if errors else []
         noticed += [counted(len(warnings), "warning", language)] if warnings else []
         details.insert(0, f"{' and '.join(noticed)} of its checks.")
-    sign: Sign = "bad" if errors else "look" if warnings or programs else "ok"
+    sign: Sign = "bad" if errors else "look" if warnings or programs or others else "ok"
     return TrustFact("code", sign, words, " ".join(details), address)
 
 
 def _language_of(path: str) -> str:
-    return _LANGUAGES.get(path.rpartition("/")[2].rpartition(".")[2].lower(), "")
+    return _LANGUAGES.get(_ending_of(path), "")
+
+
+def _ending_of(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[2].lower()
 
 
 def _tests(opened: Opened, examples: Sequence[ShownExample]) -> TrustFact:
