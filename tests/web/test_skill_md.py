@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skillery.web.markdown import Place, rendered
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
@@ -143,3 +144,21 @@ async def test_code_is_copied_and_nothing_moves(reader: Reader, guide: str, open
     assert await check_axe(page) == []
     sizes = "names => names.map(name => getComputedStyle(document.querySelector(`.prose ${name}`)).fontSize)"
     assert await page.evaluate(sizes, ["h2", "h3", "h4", "p"]) == ["21px", "17px", "15px", "15px"]
+
+
+@pytest.mark.parametrize(
+    "words", ["github.com…", "→github.com", "//github.com/a", "github\u2024com", "github.com|a", "x@y"]
+)
+def test_a_link_that_names_another_host_shows_its_own(words: str) -> None:
+    address = "https://x@evil.example" if words == "x@y" else "https://evil.example"
+    made = rendered(f"[{words}]({address})", Place("/s/a@1.0.0", "SKILL.md"))
+
+    assert made is not None
+    assert '<span class="host">(evil.example)</span>' in made.html
+
+
+def test_a_link_without_a_host_does_not_work() -> None:
+    made = rendered("[github.com](https:///evil.example)", Place("/s/a@1.0.0", "SKILL.md"))
+
+    assert made is not None
+    assert "href" not in made.html

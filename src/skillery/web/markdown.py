@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -60,6 +60,7 @@ _REMOTE = re.compile(r"(?:https?://|mailto:)[^\s\\]+", re.IGNORECASE)
 _LINES = re.compile(r"L[0-9]{1,7}(?:-L[0-9]{1,7})?")
 _BARE = re.compile(r"https://[a-z0-9.-]{1,253}(?::[0-9]{1,5})?(?:[/?#][^\s\\]*)?", re.IGNORECASE)
 _DOMAIN = re.compile(r"(?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,24}")
+_NO_HOST = re.compile(r"[^a-z0-9.-]")
 _BLANKS = re.compile(r"(\s+)")
 _BOX = re.compile(r"\[([ xX])\] ")
 _DOCUMENTS = ("md", "txt", "pdf", "csv", "png", "jpg", "docx", "xlsx", "pptx", "zip", "js", "lock")
@@ -154,7 +155,7 @@ def resolved(url: str, place: Place, *, is_image: bool = False) -> str | None:
     Relative links stay inside the bundle, or inside the files of the run.
     """
     if _REMOTE.fullmatch(url):
-        return None if is_image else url
+        return url if not is_image and (url[:7].lower() == "mailto:" or _host_of(url)) else None
     if url.startswith("#"):
         return f"#{ID}{quote(_slug(unquote(url[1:])))}"
     plain = unquote(url)
@@ -239,8 +240,9 @@ class _Renderer:
             return "<a>"
         end = next(place for place in range(at, len(tokens)) if tokens[place].type == "link_close")
         host = _host_of(address) if _REMOTE.fullmatch(address) else ""
-        named = _named_hosts(_words(tokens[at + 1 : end])) if host else []
-        if any(host != name and not host.endswith(f".{name}") for name in named):
+        named = _named_hosts(_words(tokens[at + 1 : end])) if host else ()
+        # Readers take the user in `https://user@host` for the host.
+        if "@" in urlsplit(address).netloc or any(host != name and not host.endswith(f".{name}") for name in named):
             self._host = host
         return str(Markup('<a href="{}">').format(address))
 
@@ -313,16 +315,14 @@ def _host_of(address: str) -> str:
         return ""
 
 
-def _named_hosts(words: str) -> list[str]:
-    """Return the hosts that the text of a link names. Names of files are no hosts."""
-    hosts = []
-    for word in words[:2000].lower().split():
-        plain = word.strip("()<>[]\"'.,;:!?")
-        name = _host_of(plain) if "://" in plain else re.split("[/?#:]", plain, maxsplit=1)[0]
-        ending = name.rpartition(".")[2]
-        if _DOMAIN.fullmatch(name) and ("://" in plain or not (has_lexer(name) or ending in _DOCUMENTS)):
-            hosts.append(name)
-    return hosts
+def _named_hosts(words: str) -> Iterator[str]:
+    """Yield the hosts that the text of a link names. Names of files are no hosts."""
+    for word in unicodedata.normalize("NFKC", words[:2000]).lower().split():
+        plain = word[next((place for place, char in enumerate(word) if char.isalnum()), 0) :]
+        is_address = "://" in plain
+        name = _NO_HOST.split(_host_of(plain) if is_address else plain, maxsplit=1)[0].rstrip(".")
+        if _DOMAIN.fullmatch(name) and (is_address or not (has_lexer(name) or name.rpartition(".")[2] in _DOCUMENTS)):
+            yield name
 
 
 def _cell(tokens: Sequence[Token], at: int, *_: Any) -> str:

@@ -25,7 +25,7 @@ from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 
 MOST_BYTES = 64 * 1024 * 1024
-RENDERER = "3"
+RENDERER = "4"
 """The version of the renderer. Change it when the HTML changes."""
 Key = tuple[str, ...]
 
