@@ -305,6 +305,19 @@ def test_each_name_in_an_output_is_that_of_a_part(sqlite_server: Server) -> None
     assert browser.get(f"{at}/output.json (2)").json() == run["output"]
 
 
+def test_drawing_without_a_path_is_a_picture(sqlite_server: Server) -> None:
+    code = """
+from runtime import blobs
+def main(args):
+    return {"chart": blobs.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", kind="image/svg+xml")}
+"""
+    run = run_code(sqlite_server, code)
+    browser = Browser(sqlite_server.url, **HTML)
+    [picture] = re.findall(r'<img src="([^"]*)" alt="chart.svg"', browser.get(f"/runs/{run['run_id']}").text)
+
+    assert browser.get(picture).headers["content-type"] == "image/svg+xml"
+
+
 @pytest.mark.full
 def test_download_of_a_large_output_is_complete(sqlite_server: Server) -> None:
     run = run_code(sqlite_server, "def main(args):\n    return {'text': 'x' * 11_000_000}\n")

@@ -18,7 +18,7 @@ from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import RAW_HEADERS, raw_file, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, values_of_view, view_of_part, wanted_of
-from skillery.web.views.kinds import TEXT, disposition
+from skillery.web.views.kinds import TEXT, disposition, with_ending
 from skillery.web.views.parts import File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 
@@ -152,13 +152,15 @@ async def send_blob(request: PageRequest) -> Direct:
     names = {file.blob_id: file.path for file in or_none(run.files) or ()}
     if blob_id not in {*run.output_blobs, *names, run.logs_blob}:
         raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
-    name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, blob_id.replace(":", "-"))
+    name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, "")
     return await _sent_blob(request, blob_id, name)
 
 
 async def _sent_blob(request: PageRequest, blob_id: str, name: str) -> Direct:
+    """Send a blob of a run. Without a `name`, its name is its id with the ending of its media type."""
     blobs = request.site.core.blobs
     blob = await blobs.find_blob(request.identity, blob_id)
+    name = name or with_ending(blob_id.replace(":", "-"), blob.kind)
     return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob))
 
 
