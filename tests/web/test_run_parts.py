@@ -77,7 +77,7 @@ def test_result_page_shows_each_part_in_its_view(server: Server) -> None:
     ):
         assert shown in text
     assert re.search(r'<img src="/runs/[^"]*" alt="dot.png" width="2" height="2"', page)
-    assert '<h3 id="md-good">Good</h3>' in page
+    assert '<h2 id="md-good">Good</h2>' in page
     assert "Far from every limit" in text
     assert re.search(r"weeks\s+12\s+is_strict\s+yes", text)
     # The result comes before the log, and the log before the whole output.
