@@ -120,7 +120,7 @@ def test_stored_versions_get_findings_when_the_archive_changes(registry: Registr
     )
     assert registry.events.read_text() == "a.old@1.0.0 osv.GHSA-1\n"
     assert registry.vulnerabilities(rpc, "a.old").startswith("GHSA-1; archive of 20")
-    assert "a.old 1.0.0 has packages with GHSA-1" in rpc.http.get("/admin").text
+    assert "a.old 1.0.0 has packages with known vulnerabilities: GHSA-1" in rpc.http.get("/admin").text
     assert "GHSA-1; archive of 20" in rpc.http.get("/s/a.old").text
     # The next archive has withdrawn the record, and has a new one.
     withdrawn = GHSA | {"withdrawn": "2026-11-02T00:00:00Z"}

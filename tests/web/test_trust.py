@@ -13,6 +13,7 @@ from tests.proof.test_attestations import execute
 from tests.support.archives import skill_md, zipped
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.processes import eventually
 
 CODE = "def main(args):\n    if args.get('fail'):\n        raise ValueError('no')\n    return 1\n"
 RIGHTS = {"network": ["https://api.example.com"], "secrets": ["KPI_TOKEN"]}
@@ -89,7 +90,7 @@ def test_an_imported_text_has_a_stated_source_and_no_code(shelf: Shelf) -> None:
     assert facts["review"] == Fact("none", "No review", "This server requires none for it.")
     assert facts["rights"][:2] == ("ok", "No network, no secrets")
     assert facts["code"][:2] == ("ok", "Text only")
-    assert facts["tests"][:2] == ("none", "No examples, no evals")
+    assert facts["tests"][:2] == ("none", "No examples")
     assert facts["signed"][0] == "ok"
     assert "provenance" in facts["signed"].detail
     assert facts["use"][:2] == ("none", "No use yet")
@@ -105,7 +106,7 @@ def test_files_of_unknown_kinds_are_not_text(shelf: Shelf) -> None:
     assert shelf.facts(f"{shelf.namespace}.b")["code"][:2] == ("look", "2 files of other kinds")
 
 
-def test_a_skill_that_its_source_has_removed_says_so(shelf: Shelf) -> None:
+def test_a_skill_without_its_source_is_a_problem(shelf: Shelf) -> None:
     one, two = skill_md("one"), skill_md("two")
     shelf.send({"repo/one/SKILL.md": one, "repo/two/SKILL.md": two})
     shelf.send({"repo/two/SKILL.md": two})
@@ -125,7 +126,7 @@ def test_rights_name_hosts_and_the_grants_of_secrets(shelf: Shelf) -> None:
     anybody = shelf.publish("open", permissions={**RIGHTS, "network": ["https://*.workers.dev"]})
 
     assert before == Fact(
-        "look", "Reach api.example.com, use 1 secret", "KPI_TOKEN is not granted. The usual limits of this server."
+        "look", "Reach api.example.com, use 1 secret", "KPI_TOKEN is not granted. The default limits of this server."
     )
     assert after.detail.startswith("KPI_TOKEN is granted.")
     assert shelf.facts(anybody)["rights"].sign == "bad"
@@ -137,10 +138,10 @@ def test_code_and_examples_are_counted(shelf: Shelf) -> None:
 
     assert facts["licence"] == Fact("ok", "Apache-2.0", "From its SKILL.md. An open licence.")
     assert facts["code"][:2] == ("ok", "1 Python file")
-    assert facts["tests"] == Fact("ok", "1 of 1 example passed", "Before 1.0.0 was published. No evals.")
+    assert facts["tests"] == Fact("ok", "1 of 1 example passed", "Before 1.0.0 was published.")
 
 
-def test_a_review_is_of_the_same_bytes(shelf: Shelf) -> None:
+def test_an_approval_names_its_digest(shelf: Shelf) -> None:
     bot = token_of(
         shelf.server, f"{shelf.namespace}-bot", "read", "publish", namespaces=[f"{shelf.namespace}.*"], is_agent=True
     )
@@ -155,8 +156,18 @@ def test_a_review_is_of_the_same_bytes(shelf: Shelf) -> None:
 
     assert (draft.sign, draft.words in ("Waits for a review", "Not reviewed")) == ("look", True)
     assert approved == Fact(
-        "ok", f"by {shelf.namespace}-ann, just now", f"The same bytes, {digest.partition(':')[2][:8]}. Fine."
+        "ok", f"by {shelf.namespace}-ann, just now", f"For these files, digest {digest.partition(':')[2][:8]}. Fine."
     )
+
+
+def test_loads_without_runs_are_a_use(shelf: Shelf) -> None:
+    name = shelf.publish("read")
+    agent = Rpc(shelf.server.url, shelf.token)
+    agent.http.headers["user-agent"] = "agent/1"
+    agent("read_skill_file", name=name, path="SKILL.md")
+
+    expected = Fact("none", "1 load in 30 days", "No run in 30 days.")
+    eventually(lambda: shelf.facts(name)["use"] == expected, problem=lambda: shelf.facts(name)["use"])
 
 
 @pytest.mark.full

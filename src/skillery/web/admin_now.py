@@ -158,7 +158,12 @@ async def _of_vulnerabilities(request: PageRequest) -> list[Problem]:
     affected = await request.read_page(partial(list_affected, limit=MOST))
     remedy = "Look at its evidence"
     return [
-        Problem(LOOK, f"{name} {version} has packages with {', '.join(ids[:5])}.", remedy, f"/s/{name}@{version}")
+        Problem(
+            LOOK,
+            f"{name} {version} has packages with known vulnerabilities: {', '.join(ids[:5])}.",
+            remedy,
+            f"/s/{name}@{version}",
+        )
         for name, version, ids in affected
     ]
 

@@ -1,5 +1,6 @@
 """The eight facts with which a person decides whether to trust a version: source, licence, review, rights, code, tests,
-signatures and use. Each fact comes from the records of this server. Nothing that only an author states is green.
+signatures and use. Each fact comes from the records of this server. Green is what the server has proved, and an open
+licence in SKILL.md.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class TrustFact(NamedTuple):
 
     key: str
     sign: Sign
-    """`ok`: this server has proved the fact. `look`: a person looks at it before the first use."""
+    """`ok`: this server has proved the fact, or the licence is open. `look`: a person should look at the fact."""
     words: str
     detail: str = ""
     address: str = ""
@@ -167,7 +168,7 @@ def _source(opened: Opened, records: Records) -> TrustFact:
         if records.is_removed:
             return fact("bad", words, f"The source no longer has this skill. {detail}", address)
         return fact("none", words, detail, address)
-    return fact("none", "No source", f"{by} Nothing says where it was made.")
+    return fact("none", "No source", f"{by} No statement says where it was made.")
 
 
 def _repository(evidence: Sequence[Evidence]) -> str:
@@ -207,7 +208,7 @@ def _review(opened: Opened, records: Records) -> TrustFact:
     if approval := or_none(skill.approval):
         names = dict.fromkeys([approval.by, *(each.by for each in need.evidence)] if need else [approval.by])
         digits = opened.digest.partition(":")[2][:8]
-        same = f"The same bytes, {digits}." if approval.digest == skill.digest else "Of other bytes."
+        same = f"For these files, digest {digits}." if approval.digest == skill.digest else "For other files."
         words = f"by {' and '.join(names)}, {ago(approval.at)}"
         return fact("ok" if approval.digest == skill.digest else "look", words, f"{same} {approval.note}".strip())
     return fact("none", "No review", "This server requires none for it.")
@@ -223,7 +224,7 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
     runtime = manifest.get("runtime") or {}
     hosts, secrets = _permissions(manifest)
     limits = _limits(runtime.get("limits") or {}, language)
-    details = [f"Up to {limits}." if limits else "The usual limits of this server."]
+    details = [f"Up to {limits}." if limits else "The default limits of this server."]
     if runtime.get("workspace"):
         details.insert(0, "It reads and changes files of a workspace that a caller passes.")
     for name in reversed(secrets):
@@ -236,7 +237,7 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
     patterns = map(parse_network_pattern, hosts)
     is_open = any(not isinstance(pattern, str) and is_open_to_anybody(pattern) for pattern in patterns)
     if is_open and secrets:
-        details.insert(0, "It may send its secrets to hosts that anybody can register.")
+        details.insert(0, "It may send its secrets to hosts that anyone can register.")
     return TrustFact(
         "rights", "bad" if is_open and secrets else "look", words[:1].upper() + words[1:], " ".join(details)
     )
@@ -270,7 +271,7 @@ def _code(opened: Opened, language: Language) -> TrustFact:
     if errors or warnings:
         noticed = [counted(len(errors), "error", language)] if errors else []
         noticed += [counted(len(warnings), "warning", language)] if warnings else []
-        details.insert(0, f"{' and '.join(noticed)} of its checks.")
+        details.insert(0, f"{' and '.join(noticed)} from its checks.")
     sign: Sign = "bad" if errors else "look" if warnings or programs or others else "ok"
     return TrustFact("code", sign, words, " ".join(details), address)
 
@@ -286,30 +287,31 @@ def _ending_of(path: str) -> str:
 def _tests(opened: Opened, examples: Sequence[ShownExample]) -> TrustFact:
     fact = partial(TrustFact, "tests")
     if not examples:
-        return fact("none", "No examples, no evals", "Nothing shows what it returns.")
+        return fact("none", "No examples", "No test shows what it returns.")
     passed = sum(example.status == "passed" for example in examples)
     words = f"{passed} of {counted(len(examples), 'example')} passed"
     if any(example.status == "failed" for example in examples):
-        return fact("bad", words, "No evals.", "#examples")
+        return fact("bad", words, "", "#examples")
     if passed < len(examples):
         waits = any(example.status == "waiting" for example in examples)
         why = "The others run when a reviewer approves." if waits else "The others did not run on this server."
-        return fact("look", words, f"{why} No evals.", "#examples")
-    return fact("ok", words, f"Before {opened.version} was published. No evals.", "#examples")
+        return fact("look", words, why, "#examples")
+    return fact("ok", words, f"Before {opened.version} was published.", "#examples")
 
 
 def _signed(opened: Opened, records: Records) -> TrustFact:
     fact, evidence, policy = partial(TrustFact, "signed"), records.evidence, records.policy
     if records.unverified < 0:
-        return fact("bad", "Does not verify", "The keys of this registry do not verify.")
+        text = "The keys of this registry do not verify. An admin finds the reason in the log."
+        return fact("bad", "Keys not valid", text)
     if records.unverified:
         text = counted(records.unverified, "attestation")
-        return fact("bad", f"{text} not valid", "What they say is left out. An admin finds the reason in the log.")
+        return fact("bad", f"{text} not valid", "Their facts are left out. An admin finds the reason in the log.")
     if not evidence:
         return fact("none", "No signature", "No attestation says who made or checked it.")
     words = dict.fromkeys(each.word for each in evidence if each.word != "passed")
     own = list(dict.fromkeys(each.by for each in evidence if each.is_personal))
-    keys = f", {' and '.join(own)} with an own key" if own else ""
+    keys = f", {' and '.join(own)} with a personal key" if own else ""
     detail = f"{', '.join(words)}, verified now{keys}."
     address = f"/skills/{opened.name}/{opened.version}.intoto.jsonl"
     if policy and policy.former_signer:
@@ -322,7 +324,9 @@ def _use(opened: Opened, language: Language) -> TrustFact:
     days = opened.facts.days
     runs, completed, failed = (sum(getattr(day, name) for day in days) for name in ("runs", "completed", "failed"))
     if not runs:
-        return TrustFact("use", "none", "No use yet", "No run in 30 days.")
+        loads = sum(day.loads for day in days)
+        words = f"{counted(loads, 'load', language)} in 30 days" if loads else "No use yet"
+        return TrustFact("use", "none", words, "No run in 30 days.")
     ended = completed + failed
     share = failed / ended if ended else 0.0
     words = f"{counted(runs, 'run', language)} in 30 days"
