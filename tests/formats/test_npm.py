@@ -128,7 +128,7 @@ def test_the_manifest_checks_npm_packages() -> None:
             parse_manifest(raw | {"runtime": {"npm": wrong}}, has_tools=True)
 
 
-def test_all_known_names_are_names() -> None:
+def test_all_known_packages_have_valid_npm_names() -> None:
     packages, modules, scopes = (npm_names()[kind] for kind in ("packages", "modules", "scopes"))
     assert len(packages) > 8000
     assert all(is_name(name) and "/" not in name for name in packages)

@@ -153,7 +153,7 @@ def test_a_value_of_a_secret_is_on_no_page(tokens_server: Server, new_name: str)
     assert all(value not in page.text for page in pages)
 
 
-def test_a_value_is_set_on_the_page_and_on_no_page(tokens_server: Server, new_name: str) -> None:
+def test_a_secret_value_is_set_and_never_shown(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     name, value = f"{new_name.upper()}_TOKEN", f"value-of-{new_name}"
     form = {**admin.fields("/admin/secrets"), "action": "set", "secret": name, "value_of_secret": value}

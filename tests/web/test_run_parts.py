@@ -84,7 +84,7 @@ def test_result_page_shows_each_part_in_its_view(server: Server) -> None:
     assert page.index('id="part-1"') < page.index('id="log"') < page.index('id="output"')
 
 
-def test_page_of_a_table_sorts_filters_and_turns(sqlite_server: Server) -> None:
+def test_page_of_a_table_sorts_filters_and_pages(sqlite_server: Server) -> None:
     run = run_code(sqlite_server, EACH_VIEW)
     browser = Browser(sqlite_server.url, **HTML)
     at = f"/runs/{run['run_id']}/parts/orders.csv"

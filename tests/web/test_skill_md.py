@@ -74,7 +74,7 @@ def guide(reader: Reader) -> str:
     return reader.publish("guide", TEXT)
 
 
-def test_headings_begin_at_the_second_level_and_leave_none_out(reader: Reader, guide: str) -> None:
+def test_headings_begin_at_the_second_level_and_skip_none(reader: Reader, guide: str) -> None:
     headings = re.findall(r"<(h\d) id=\"md-(\w+)\"", reader.prose(guide))
 
     assert headings == [("h2", "guide"), ("h3", "overview"), ("h3", "steps"), ("h4", "deep"), ("h3", "end")]

@@ -46,7 +46,7 @@ from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
 from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
-from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityUpkeep
+from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityChecks
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.ended_runs import note_seen
@@ -116,9 +116,9 @@ async def open_server(
         known = Vulnerabilities(settings.scan.osv_dir, settings.home)
         base = Base(settings, home, database, backends, events, counts, policies, known, bundled)
         core = await build_core(base, stack)
-        upkeep = VulnerabilityUpkeep(database, backends.storage, known, core.rechecks, settings.scan.osv_seconds)
-        stack.push_async_callback(upkeep.close)
-        upkeep.start()
+        checks = VulnerabilityChecks(database, backends.storage, known, core.rechecks, settings.scan.osv_seconds)
+        stack.push_async_callback(checks.close)
+        checks.start()
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
         facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),

@@ -1,4 +1,4 @@
-"""Known vulnerabilities of locked packages: findings of the check before a publication, and upkeep for stored versions.
+"""Known vulnerabilities of locked packages: findings before a publication, and later checks of stored versions.
 
 The source is an OSV archive in a folder (`scan.osv_dir`). Nothing is downloaded.
 """
@@ -41,8 +41,8 @@ from skillery.versions.checks import checks_of
 log = logging.getLogger(__name__)
 AT_ONCE = 100
 """The number of versions that one transaction reads."""
-REST = 4
-"""The upkeep rests this many times as long as it works."""
+PAUSE = 4
+"""The checks of stored versions pause this many times as long as they work."""
 BROKEN = (sqlite3.Error, msgspec.DecodeError)
 """The errors of an index that cannot be read."""
 
@@ -172,11 +172,11 @@ class Vulnerabilities:
         return report
 
 
-# -- Upkeep ------------------------------------------------------------------------------------------------------------
+# -- Checks of stored versions -----------------------------------------------------------------------------------------
 
 
-class VulnerabilityUpkeep:
-    """Reads the archive when it changes, and checks the stored versions again whose findings are then other ones."""
+class VulnerabilityChecks:
+    """Reads the archive when it changes, and checks each stored version again if its findings change."""
 
     def __init__(
         self, database: Database, storage: Storage, vulnerabilities: Vulnerabilities, rechecks: Rechecks, seconds: float
@@ -231,13 +231,13 @@ class VulnerabilityUpkeep:
                 except SkilleryError as error:
                     log.warning("%s@%s cannot be checked again: %s", name, version, error.message)
             self._last = last
-            await asyncio.sleep(REST * (time.monotonic() - began))
+            await asyncio.sleep(PAUSE * (time.monotonic() - began))
 
 
 def _read_outdated(
     connection: Connection, storage: Storage, vulnerabilities: Vulnerabilities, after: int
 ) -> tuple[int | None, list[tuple[str, str]]]:
-    """Return the id of the last compared version behind `after`, or None, and the versions with other findings."""
+    """Return the id of the last compared version behind `after`, or None, and the versions whose findings change."""
     columns = skill_versions.c
     rows = connection.execute(
         select(columns.id, skills.c.name, columns.version, columns.checks_json, columns.manifest_json)

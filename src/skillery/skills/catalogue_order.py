@@ -1,8 +1,8 @@
 """The order of the catalogue by use: callers, then uses, then the older first publication.
 
 Two rules change it. A skill that looks like an older skill of another publisher ranks below it, and a deprecated skill
-ranks below its successor, however often they are used. Each listed row therefore stores two numbers: its place by its
-own use, and its place in the order.
+ranks below its successor, however often they are used. Each listed row therefore stores two numbers: its rank by its
+own use, and its rank in the order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _ALIKE = Statement(
 
 
 class Standing(NamedTuple):
-    """The place of a skill in the order by its own use, and the skill that it looks like, or None."""
+    """The rank of a skill by its own use, and the skill that it looks like, or None."""
 
     own_rank: int
     looks_like: str | None
@@ -100,7 +100,7 @@ class _Marked(NamedTuple):
 
 
 def skeleton_of(name: str) -> str:
-    """Return the form that names share which people confuse: `text.csv.profile` and `text.csv-profi1e2`."""
+    """Return a form that similar names have in common, for example `text.csv.profile` and `text.csv-profi1e2`."""
     return name.lower().rstrip("0123456789").translate(_SKELETON).replace("rn", "m")
 
 
@@ -156,13 +156,13 @@ _MOST_CALLERS, _MOST_USES, _AGES = 0x1FFF, 0x1FFFFF, 0x1FFFFFFF
 
 
 def _age_of(number: int) -> int:
-    """Return the part of a place that follows from the number of the first publication."""
-    # Ages are even, so that a skill fits directly below each other skill.
+    """Return the part of a rank that follows from the number of the first publication."""
+    # Ages are even, so that each skill has a free rank directly below it.
     return max(0, _AGES - 1 - 2 * number)
 
 
 def ranked(sums: Sums, age: int = 0) -> int:
-    """Return the place of a skill by its use and its age: an integer of 63 bits."""
+    """Return the rank of a skill by its use and its age: an integer of 63 bits."""
     callers, uses = min(sums.callers_30d, _MOST_CALLERS), min(sums.uses_30d, _MOST_USES)
     return (callers << _USE_BITS | uses) << _AGE_BITS | age
 
@@ -195,7 +195,7 @@ _BELOW_SUCCESSORS = (
 
 
 def rank(connection: Connection, names: Collection[str], *, waits: bool = True) -> None:
-    """Store the places in the order of these skills, and of the skills that rank below them.
+    """Store the ranks of these skills, and of the skills that rank below them.
 
     Without `waits`, leave out the skills that another transaction changes.
     """
@@ -225,7 +225,7 @@ def _below(connection: Connection, names: Collection[str]) -> Iterator[str]:
 
 
 def _own_ranks(rows: Mapping[str, _Row], name: str) -> Iterator[int]:
-    """Yield the places by use of a skill and of the skills above it. A circle of successors ends where it began."""
+    """Yield the ranks by use of a skill and of the skills above it, each skill once."""
     seen: set[str] = set()
     row = rows.get(name)
     while row is not None and row.name not in seen:
@@ -249,7 +249,7 @@ def write_uses(connection: Connection, unwritten: Unwritten) -> list[int]:
 
 
 def update_sums(connection: Connection, skill_ids: Sequence[int]) -> list[int]:
-    """Store the use of these skills in the catalogue, and their places.
+    """Store the use of these skills in the catalogue, and their ranks.
 
     Return the skills that another transaction changes now. Waiting for them could be a deadlock.
     """

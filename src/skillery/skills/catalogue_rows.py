@@ -129,7 +129,7 @@ def _add(
     paths: Sequence[str],
     sums: Sums,
 ) -> bool:
-    """Add the row of a version, its tags and its hosts. Return whether its place depends on other skills."""
+    """Add the row of a version, its tags and its hosts. Return whether its rank depends on other skills."""
     manifest = _manifest.decode(row.manifest_json)
     checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
     parts = VersionParts(manifest, checks, paths)

@@ -51,7 +51,7 @@ catalogue = Table(
     Column("failed_30d", BigInteger, nullable=False),
     # Uses and failed runs of each day from the first one with a use: skillery.registry.uses.
     Column("uses_by_day", Text, nullable=False, server_default=""),
-    # The place of the skill by its own use, and the place in the order `used`. The highest place is first.
+    # The rank of the skill by its own use, and the rank in the order `used`. The highest rank is first.
     Column("own_rank", BigInteger, nullable=False, server_default="0"),
     Column("used_rank", BigInteger, nullable=False, server_default="0"),
     # An older skill of another publisher, whose name or description the skill repeats.
