@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +203,16 @@ def test_entries_of_the_audit_trail_lead_to_skills_runs_and_identities(tokens_se
     assert f'<a href="/s/{new_name}.greet@1.0.0">' in shown
     assert f'<a href="/admin/audit?identity={new_name}">' in shown
     assert '<option value="yank_version">' in shown
+
+
+def test_the_command_of_the_api_page_lists_skills(tokens_server: Server, new_name: str) -> None:
+    token = token_of(tokens_server, new_name, "read")
+    browser = Browser(tokens_server.url, **HTML)
+    assert browser.sign_in(token).status_code == 303
+    command = html.unescape(re.findall(r"<code>(curl .*?)</code>", browser.get("/api").text)[0])
+
+    ended = subprocess.run(["/bin/sh", "-c", command.replace("TOKEN", token)], capture_output=True, check=True)
+    assert "skills" in json.loads(ended.stdout)["result"]
 
 
 def test_the_page_of_the_api_lists_all_methods(tokens_server: Server, new_name: str) -> None:
