@@ -200,7 +200,7 @@ def test_a_mirror_with_keys_copies_only_signed_versions(
     mirror = user.add(signed.index.url, "--namespace", f"{new_name}m", "--keys", str(keys))
     attacks = [
         (gzip.compress(gzip.decompress(whole).replace(b"return", b"retorn")), {}, "its files are not those of"),
-        (whole, {"name": "other"}, "is no version of the registry"),
+        (whole, {"name": "other"}, "names no version of this skill"),
     ]
     for archive, changed, message in attacks:
         signed.offer(archive, **changed)

@@ -54,7 +54,7 @@ def add(source: str, namespace: str, review: bool, every: str | None, keys_file:
     """Remember a source to follow.
 
     URL is another Skillery server, a namespace of it (https://host/n/NAMESPACE), an index of Agent Skills, or a git
-    repository that ends with .git. With --keys, only versions of a Skillery server are copied that it has signed.
+    repository that ends with .git. With --keys, the mirror copies only versions that a Skillery server has signed.
     """
     from skillery.formats.names import parse_namespace
     from skillery.formats.timestamps import parse_duration

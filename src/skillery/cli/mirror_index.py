@@ -253,7 +253,10 @@ def _followed(server: _Server, known: str) -> tuple[str, Mapping[str, bytes]]:
     content = server.read(urljoin(server.address, KEYS_ADDRESS), MOST_INDEX_BYTES)
     statements, former = (statements_of_keys(text, "the registry") for text in (content, known.encode()))
     if statements[: len(former)] != former:
-        raise CheckFailed("the registry has other keys than those of this mirror: its signer has changed")
+        raise CheckFailed(
+            "the registry has other keys than those of this mirror: its signer has changed; if its admin "
+            "confirms the new keys, remove this mirror, and add it again with --keys"
+        )
     return content.decode(), keychain_of(content, "the registry").trusted
 
 
@@ -264,7 +267,7 @@ def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, ent
     match = _VERSION.fullmatch(urlsplit(url).path)
     name, version = map(unquote, match.group("name", "version")) if match else ("", "")
     if match is None or _origin(url) != _origin(server.address) or index_name(name) != entry.name:
-        raise Unavailable("it is no version of the registry whose keys are pinned")
+        raise Unavailable("its address names no version of this skill on the server whose keys are pinned")
     address = urljoin(url, match["address"])
     digest = f"sha256:{hashlib.sha256(server.read(f'{address}.files', MOST_INDEX_BYTES)).hexdigest()}"
     envelopes = server.read(f"{address}.intoto.jsonl", MOST_INDEX_BYTES).splitlines()

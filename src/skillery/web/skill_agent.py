@@ -132,7 +132,7 @@ def _login(server: Server) -> list[str]:
 
 
 def _note(client: Client, server: Server, opened: Opened, tools: Sequence[Tool]) -> str:
-    sentences = ["No file gets a token."] if server.needs_login else []
+    sentences = ["No settings file contains the token."] if server.needs_login else []
     if client.plan(server).link:
         log_in = " Log in before you use it." if server.needs_login else ""
         sentences.append(f"The link needs skillery in the PATH of {client.title}.{log_in}")
@@ -142,7 +142,7 @@ def _note(client: Client, server: Server, opened: Opened, tools: Sequence[Tool])
         shown = f"tool {tools[0].name}" if len(tools) == 1 else f"{len(tools)} tools of {opened.name}"
         sentences.append(f"The client then has the {shown}.")
     elif not client.skills_as:
-        sentences.append(f"Then ask for the skill {opened.name}, version {opened.version}.")
+        sentences.append(f"Then ask your agent for the skill {opened.name}, version {opened.version}.")
     return " ".join(sentences)
 
 

@@ -305,11 +305,11 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
         text = "The keys of this registry do not verify. An admin finds the reason in the log."
         return fact("bad", "Keys not valid", text)
     if records.unverified:
-        text = counted(records.unverified, "attestation")
+        text = counted(records.unverified, "statement")
         return fact("bad", f"{text} not valid", "Their facts are left out. An admin finds the reason in the log.")
     if not evidence:
-        return fact("none", "No signature", "No attestation says who made or checked it.")
-    words = dict.fromkeys(each.word for each in evidence if each.word != "passed")
+        return fact("none", "No signature", "No signed statement says who made or checked it.")
+    words = dict.fromkeys("policy met" if each.word == "passed" else each.word for each in evidence)
     own = list(dict.fromkeys(each.by for each in evidence if each.is_personal))
     keys = f", {' and '.join(own)} with a personal key" if own else ""
     detail = f"{', '.join(words)}, verified now{keys}."
@@ -317,7 +317,7 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
     if policy and policy.former_signer:
         changed = f"The signer changed from {policy.former_signer} to {policy.signer or 'none'}."
         return fact("look", "Another signer", changed, address)
-    return fact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
+    return fact("ok", counted(len(evidence), "signed statement"), detail[:1].upper() + detail[1:], address)
 
 
 def _use(opened: Opened, language: Language) -> TrustFact:
