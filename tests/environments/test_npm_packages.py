@@ -468,7 +468,7 @@ def test_an_install_line_with_an_unusual_package_gets_the_reason(npm_server: Ser
     left_out = npm_server.rpc("describe_skill", name=new_name)["skill"]["lock"]["npm"]["left_out"]
     assert [(entry["name"], entry["tier"]) for entry in left_out] == [("inner", "inferred")]
     hint = npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["hint"]
-    reason = "it is not widely used (packages.npm_allowed)"
+    reason = "it is not widely used: declare it, or let an admin add it to packages.npm_allowed"
     assert hint.endswith(f"inner is left out of the packages of this skill: {reason}")
 
 

@@ -557,7 +557,7 @@ def test_a_tool_of_a_session_has_no_network(people: People, new_name: str) -> No
     code = "import urllib.request\nreturn urllib.request.urlopen('https://example.com').status"
     people.eve("define_tool", name="fetch", description="x", language="python", code=code)
 
-    assert "a tool that lives in a session has no network" in people.eve("call_tool", name="fetch")["result"]["error"]
+    assert "a tool of a session has no network" in people.eve("call_tool", name="fetch")["result"]["error"]
 
 
 def test_session_tools_of_identity_are_limited_across_sessions(org: Server, new_name: str) -> None:

@@ -220,7 +220,8 @@ async def _records(client: AsyncClient, digests: Sequence[str], seal: Seal | Non
         if not page.more:
             head = Position(page.head.seq, page.head.hash) if page.head else None
             if seal and not continues(seal.advisories, head):
-                raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} is older than seal {seal.seq}: it may be an old copy")
+                remedy = "it may be an old copy; repeat the command later, or ask the admin of the server"
+                raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} is older than seal {seal.seq}: {remedy}")
             return records
         if page.seq <= after:
             raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} repeats its page after {after}")

@@ -126,7 +126,11 @@ def read_npm_needs(
     left_out = [
         *_left_out(sorted(elsewhere.difference(contained, of_files)), "declared", "package.json has no range of npm"),
         *_left_out(second[MOST:], "declared", f"at most {MOST} packages of package.json are locked"),
-        *_left_out(sorted(unusual - contained), "inferred", "it is not widely used (packages.npm_allowed)"),
+        *_left_out(
+            sorted(unusual - contained),
+            "inferred",
+            "it is not widely used: declare it, or let an admin add it to packages.npm_allowed",
+        ),
         *_left_out(third[MOST:], "inferred", f"at most {MOST} inferred packages are locked"),
     ]
     return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out), guide)

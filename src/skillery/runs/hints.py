@@ -252,7 +252,7 @@ def how_to_allow(job: Job, text: str) -> str:
     host, more = (match[1], "") if match is not None else ("HOST", ", a DNS name")
     line = f'permissions.network = ["https://{host}"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
-        return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach {host}"
+        return f"a tool of a session has no network; a skill with a tools.json and {line} may reach {host}"
     if not isinstance(job.call, CodeCall):
         return f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow {host}{more}"
     return f"code of run_code has no network; a function of a mounted skill with {line} may reach {host}"
