@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +181,7 @@ def test_malware_refuses_a_version_also_if_another_record_names_it(registry: Reg
 def test_a_broken_archive_is_reported_and_the_former_stays_in_use(registry: Registry) -> None:
     store(registry.archive, GHSA)
     (registry.archive / "mine.json").write_text("{")
+    os.mkfifo(registry.archive / "pipe.json")
     rpc = registry.start()
     registry.wait_for_archive()
     assert "mine.json" in registry.doctor()

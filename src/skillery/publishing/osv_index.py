@@ -189,7 +189,7 @@ def files_of_archive(folder: Path) -> list[Path]:
     """Return the JSON and zip files below a folder. Raise OSError if there are none, or the folder cannot be read."""
     os.scandir(folder).close()
     walked = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
-    files = sorted(path for path in walked if path.suffix in (".json", ".zip"))
+    files = sorted(path for path in walked if path.suffix in (".json", ".zip") and path.is_file())
     if not files:
         raise FileNotFoundError(errno.ENOENT, "there are no JSON and zip files", str(folder))
     return files

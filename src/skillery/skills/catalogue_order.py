@@ -53,6 +53,8 @@ def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[An
 
 MOST_ALIKE = 50
 """The number of skills with a mark, oldest first, that the original is looked for in."""
+MOST_RANKED, MOST_LEVELS = 1000, 20
+"""The numbers of skills and levels below and above a skill that `rank` looks at: names of successors are free text."""
 _SKELETON = str.maketrans({"0": "o", "1": "l", "i": "l", ".": "", "-": "", "_": ""})
 _ADD_MARKS = Change(
     {
@@ -200,13 +202,15 @@ def rank(connection: Connection, names: Collection[str], *, waits: bool = True) 
     Without `waits`, leave out the skills that another transaction changes.
     """
     affected, new = set(names), set(names)
-    while new := set(_below(connection, new)) - affected:
+    while len(affected) < MOST_RANKED and (new := set(_below(connection, new)) - affected):
         affected |= new
     rows, new = dict[str, _Row](), set(affected)
-    while new:
+    for _ in range(MOST_LEVELS):
         read = [_Row(*row) for row in connection.execute(_ROWS.where(skills.c.name.in_(new)))]
         rows |= {row.name: row for row in read}
         new = {row.above for row in read if row.above} - rows.keys()
+        if not new:
+            break
     changes = []
     for row in sorted(rows[name] for name in affected & rows.keys()):
         used_rank = min(own_rank - step for step, own_rank in enumerate(_own_ranks(rows, row.name)))
@@ -220,8 +224,8 @@ def rank(connection: Connection, names: Collection[str], *, waits: bool = True) 
 
 
 def _below(connection: Connection, names: Collection[str]) -> Iterator[str]:
-    yield from connection.scalars(_BELOW_ORIGINALS.where(catalogue.c.looks_like.in_(names)))
-    yield from connection.scalars(_BELOW_SUCCESSORS.where(search_words.c.successor.in_(names)))
+    yield from connection.scalars(_BELOW_ORIGINALS.where(catalogue.c.looks_like.in_(names)).limit(MOST_RANKED))
+    yield from connection.scalars(_BELOW_SUCCESSORS.where(search_words.c.successor.in_(names)).limit(MOST_RANKED))
 
 
 def _own_ranks(rows: Mapping[str, _Row], name: str) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -101,10 +102,9 @@ def list_affected(connection: Connection, limit: int) -> list[tuple[str, str, tu
             columns.status.in_(RESOLVABLE), columns.checks_json.contains(f'"rule":"{VULNERABILITY}', autoescape=True)
         )
         .order_by(columns.id.desc())
-        .limit(limit)
     )
-    affected = [(row.name, row.version, checks_of(row.checks_json).vulnerabilities) for row in rows]
-    return [each for each in affected if each[2]]
+    affected = ((row.name, row.version, checks_of(row.checks_json).vulnerabilities) for row in rows)
+    return [*islice((each for each in affected if each[2]), limit)]
 
 
 # -- permissions -----------------------------------------------------------------------------------------------------
