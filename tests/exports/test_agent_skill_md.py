@@ -9,15 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.agent_skill import (
-    FIELDS,
-    MAX_DESCRIPTION,
-    agent_skill,
-    cut,
-    index_name,
-    is_agent_skill_name,
-)
-from skillery.formats.names import parse_skill_name
+from skillery.formats.agent_skill import FIELDS, MAX_DESCRIPTION, agent_skill, cut, is_agent_skill_name
+from skillery.formats.names import index_name, parse_skill_name
 from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, parse_skill_md
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")

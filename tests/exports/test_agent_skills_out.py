@@ -22,8 +22,9 @@ from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
 from skillery.exports.skill_exports import ROWS_AT_ONCE
-from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import BundleFile
+from skillery.formats.names import index_name
 from skillery.identity.quotas import Quotas
 from skillery.versions.new_versions import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files

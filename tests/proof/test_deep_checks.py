@@ -29,7 +29,7 @@ TABLES = (signing_keys, key_statements, attestations, advisories, seals, runs)
 FREE = {
     "signing_keys": {"id", "added_by_kind", "added_at", "revoked_since", "reason", "retired_at", "revoked_at"},
     "attestations": {"id", "attestation", "created_at", "ended_at", "ended_by", "ended_reason"},
-    "runs": {"version_id", "skill_id", "queued", "progress_json", "followed_until", "cancel_requested_at",
+    "runs": {"version_id", "skill_id", "client", "queued", "progress_json", "followed_until", "cancel_requested_at",
              "cancel_requested_by"},
     "advisories": {"version_id", "reason", "fixed", "at"},
 }  # fmt: skip

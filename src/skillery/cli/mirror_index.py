@@ -26,8 +26,9 @@ from skillery.cli.failures import CheckFailed
 from skillery.cli.lock_files import content_of, digest_on_disk
 from skillery.cli.proof import keychain_of, statements_of_keys
 from skillery.errors import SkilleryError, Unavailable
-from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
+from skillery.formats.names import index_name
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import ImportLimits
 from skillery.proof import KEYS_ADDRESS

@@ -19,9 +19,10 @@ from skillery.contents.store import CHUNK_BYTES, inline_data, is_inline, open_co
 from skillery.database import Database
 from skillery.database.tables import exports, skill_versions
 from skillery.errors import SkilleryError
-from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, agent_skill, cut, index_name
+from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, agent_skill, cut
 from skillery.formats.archives import FORMS, ArchiveEntry, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
+from skillery.formats.names import index_name
 from skillery.skills.files import FileRow
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from skillery.backends import Identity
 from skillery.errors import RepositoryNotFound
 from skillery.exports.skill_exports import Exports
-from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.media_types import is_source
+from skillery.formats.names import index_name
 from skillery.formats.paths import unportable_path
 from skillery.registry.repositories import RepositoryVersion, is_ref, list_branch
 

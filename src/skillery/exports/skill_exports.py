@@ -31,9 +31,9 @@ from skillery.exports.facts import (
     make_facts,
     read_facts,
 )
-from skillery.formats.agent_skill import index_name
 from skillery.formats.archives import ArchiveEntry, Form, archive, archive_size
 from skillery.formats.bundle import SKILL_MD
+from skillery.formats.names import index_name
 from skillery.formats.version_spec import Latest, VersionSpec
 from skillery.registry.index_names import Listed, find_in_index, list_index, list_unprepared
 from skillery.registry.repositories import RepositoryVersion

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from skillery.formats.agent_skill import index_name
+from skillery.formats.names import index_name
 
 
 class Server(NamedTuple):

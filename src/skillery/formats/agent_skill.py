@@ -6,7 +6,6 @@ unchanged; exports convert it. The result depends only on the arguments, so ever
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -24,7 +23,6 @@ FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowe
 """All fields of the specification. Further keys of a SKILL.md go into `metadata`."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_DIGEST_LENGTH = 8
 # A fence is a line of exactly three hyphens, because the strictest readers accept nothing else.
 _SPLIT = re.compile(rb"---\r?\n(?P<source>(?:[^\n]*\n)*?)---(?:\r?\n|\Z)")
 _LENIENT_SPLIT = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<source>(?:[^\n]*\n)*?)---[ \t]*(?:\r?\n|\Z)")
@@ -53,18 +51,6 @@ class AgentSkill(msgspec.Struct, frozen=True):
     @property
     def description(self) -> str:
         return str(self.frontmatter["description"])
-
-
-def index_name(name: str) -> str:
-    """Return the name of a skill for indexes that allow no dots: `a.b_c` becomes `a-b-c`.
-
-    A name of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
-    """
-    converted = name.replace(".", "-").replace("_", "-")
-    if len(converted) <= MAX_NAME:
-        return converted
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{converted[: MAX_NAME - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"
 
 
 def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from skillery.errors import InvalidName, InvalidParams
 from skillery.formats.wording import quoted
 
 MAX_LENGTH = 128
+MOST_IN_INDEX, _DIGEST_LENGTH = 64, 8
 
 _SEGMENT = r"[a-z0-9]+(?:[_-][a-z0-9]+)*"
 PATTERN = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
@@ -137,3 +139,15 @@ def grantees_of(skill: str) -> list[str]:
     while skill := namespace_of(skill):
         grantees.append(f"{skill}.*")
     return grantees
+
+
+def index_name(name: str) -> str:
+    """Return the name of a skill for indexes that allow no dots: `a.b_c` becomes `a-b-c`.
+
+    A name of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
+    """
+    converted = name.replace(".", "-").replace("_", "-")
+    if len(converted) <= MOST_IN_INDEX:
+        return converted
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{converted[: MOST_IN_INDEX - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"

@@ -11,7 +11,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from skillery.formats.agent_skill import index_name, is_agent_skill_name
+from skillery.formats.agent_skill import is_agent_skill_name
+from skillery.formats.names import index_name
 
 SCHEME = "skill://"
 RENAMED = "~"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.errors import BundleTooLarge, InvalidBundle
-from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
 from skillery.formats.foreign_requirements import NO_PACKAGES, Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
-from skillery.formats.names import is_within
+from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.script_blocks import LEFT_OUT
 from skillery.formats.semver import Version

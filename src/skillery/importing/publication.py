@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import InvalidBundle, NameTaken, VersionExists
-from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import BundleFile
-from skillery.formats.names import is_within
+from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
 from skillery.formats.wording import quoted

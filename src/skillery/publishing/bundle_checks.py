@@ -18,12 +18,13 @@ from skillery.environments.definitions import check_python
 from skillery.environments.dependency_locks import lock_of_version
 from skillery.environments.store import Environments
 from skillery.errors import InvalidVersion, Refused
-from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.examples import read_examples
 from skillery.formats.foreign_requirements import Needs
 from skillery.formats.manifest import parse_manifest
+from skillery.formats.names import index_name
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import script_locks

@@ -30,7 +30,7 @@ from skillery.backends import Identity
 from skillery.database import Change, Statement, select_row, take_turns
 from skillery.database.tables import exports, index_names, skill_versions, skills
 from skillery.errors import SkillNotFound
-from skillery.formats.agent_skill import index_name
+from skillery.formats.names import index_name
 from skillery.registry.visibility import is_own, parameters, seen_by_name, sees_skill, view_of
 
 _CLAIMED = Statement(

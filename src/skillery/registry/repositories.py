@@ -12,7 +12,7 @@ from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.tables import RESOLVABLE, index_names, labels, skill_versions, skills, version_steps
 from skillery.errors import RepositoryTooLarge
-from skillery.formats.agent_skill import index_name
+from skillery.formats.names import index_name
 from skillery.registry.index_names import in_index, index_values
 from skillery.registry.resolution import find_skill
 from skillery.registry.version_rows import is_severe, yank_of

@@ -13,7 +13,7 @@ import msgspec
 from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.errors import InvalidParams, SkilleryError, VersionNotFound
-from skillery.formats.agent_skill import index_name
+from skillery.formats.names import index_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted

@@ -13,11 +13,11 @@ from skillery.backends import Identity, Provenance, Storage
 from skillery.context.budget import expect_result
 from skillery.database import Statement
 from skillery.database.tables import skill_files, skill_versions, version_usage
-from skillery.formats.agent_skill import index_name
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.foreign_skill import Audience, title_of
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
+from skillery.formats.names import index_name
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
