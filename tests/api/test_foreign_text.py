@@ -17,6 +17,8 @@ from skillery.context.request import Silences, begin, note_task
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import name_of
 from skillery.web import rendering
+from skillery.web.views.parts import File
+from skillery.web.views.shown import ToShow, show_parts
 from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
@@ -129,8 +131,12 @@ async def test_a_confined_worker_highlights_every_language() -> None:
     text = "x = 1 <a href='b'>c</a> ```python\ndef f(): pass\n```\n<?php strlen($x); NSString *y; ?>"
     try:
         for ending in rendering._LEXERS:
-            lines, _ = await pool.call("ann", rendering.highlighted_lines, text, f"a.{ending}")
-            assert lines == rendering.highlighted_lines(text, f"a.{ending}"), ending
+            path = f"a.{ending}"
+            file = File("blob:x", path, "text/plain", len(text), text.encode())
+            to_show = ToShow("/runs/run", b"null", 4, [file], part=path, form="source")
+            shown, _ = await pool.call("ann", show_parts, to_show)
+            assert shown == show_parts(to_show), ending
+            assert rendering.highlighted_lines(text, path)[0] in shown.views[0].html, ending
     finally:
         await pool.close()
 
