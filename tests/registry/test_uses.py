@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -359,6 +360,25 @@ def test_a_deprecated_skill_ranks_below_its_successor(
         rpc("execute_skill", name=f"{new_name}.{caller}", args={"who": "x"})
     rpc("execute_skill", name=f"{new_name}.third", args={"who": "x"})
     eventually(lambda: order_of(rpc, new_name) == ["third", "new", "old"], problem=lambda: order_of(rpc, new_name))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+def test_publishers_of_skills_that_rank_below_each_other_do_not_deadlock(
+    rpc: Rpc, publish: Publish, new_name: str
+) -> None:
+    ring = [f"{new_name}.{number}" for number in range(6)]
+    for name in ring:
+        publish(name, description=f"Text of {name}.")
+
+    def change(number: int) -> None:
+        name, successor = ring[number], ring[number - 1]
+        for _ in range(20):
+            rpc("deprecate_skill", name=name, message="Old.", successor=successor)
+            rpc("undeprecate_skill", name=name)
+
+    with ThreadPoolExecutor(len(ring)) as publishers:
+        assert list(publishers.map(change, range(len(ring)))) == [None] * len(ring)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from skillery.attestations.signing import SignedStatement, insert_attestations, 
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import in_utc
-from skillery.database.registry import Registry
+from skillery.database.registry import Registry, lock_skill_row
 from skillery.database.tables import attestations, signing_keys, skill_versions, skills, version_steps
 from skillery.errors import AttestationKey, AttestationSubject, Conflict, InvalidParams, NotAllowed, NotFound
 from skillery.formats.semver import Version
@@ -197,7 +197,7 @@ def store_signed(
         raise InvalidParams(f"'envelope' has another predicate than '{word}': {error}", param="envelope") from None
     access.require_namespace(identity, SCOPES[word], name)
     # The lock makes a purge of the version wait, or this function see it.
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    lock_skill_row(connection, name)
     row = resolve(connection, identity, name, Exact(version), manages=True)
     _check_signer(connection, identity, row, word)
     key = _key_of(connection, identity, stated.keyids)
@@ -317,7 +317,7 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     if is_personal:
         access.require(identity, SCOPES[stored.predicate])
     # The lock makes a judgement of the version wait, or see this withdrawal.
-    connection.execute(select(skills.c.id).where(skills.c.name == stored.name).with_for_update())
+    lock_skill_row(connection, stored.name)
     ended_at = connection.scalar(select(attestations.c.ended_at).where(of_id))
     if ended_at is not None:
         return Withdrawal(EndedId(attestation, in_utc(ended_at)))

@@ -18,7 +18,7 @@ from skillery.attestations.evidence import WITH_VERSIONS, passed_about
 from skillery.attestations.signing import insert_key
 from skillery.backends import Identity
 from skillery.database import in_utc
-from skillery.database.registry import Registry
+from skillery.database.registry import Registry, locking_skills
 from skillery.database.tables import attestations, signing_keys, skill_versions, skills
 from skillery.errors import AttestationKey, Conflict, InvalidCursor, InvalidParams, NotAllowed, NotFound
 from skillery.formats.texts import parse_sentence
@@ -230,7 +230,7 @@ def _end_passed(connection: Connection, identity: Identity, keyid: str, reason: 
     )
     of_key = skills.c.id.in_(select(signed.subquery().c.id))
     # The lock makes a judgement of these versions wait, or this function see it.
-    connection.execute(select(skills.c.id).where(of_key).order_by(skills.c.id).with_for_update())
+    connection.execute(locking_skills(of_key))
     now, reason = datetime.now(UTC), f"the key {keyid} was revoked: {reason}"
     for row in connection.execute(signed).all():
         passed = passed_about(connection, row.version_id, {row.sha256})

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from skillery.backends import Storage
 from skillery.context.threads import COMPARISONS
 from skillery.database import Database
+from skillery.database.tables import skills
 
 T = TypeVar("T")
 
@@ -46,3 +47,18 @@ class Registry:
         transaction is rolled back.
         """
         return self._database.write(work)
+
+
+def locking_skills(condition: ColumnElement[bool]) -> Select[tuple[int]]:
+    """Return a query that locks the rows of skills until the transaction ends. Its rows have the ids of the skills.
+
+    Other writers that lock these skills wait. Rows that refer to a skill can still be inserted: a lock that stops them
+    too would be a deadlock with a writer of such a row that has another lock.
+    """
+    # Sorted, because the same order for all callers prevents deadlocks on Postgres.
+    return select(skills.c.id).where(condition).order_by(skills.c.id).with_for_update(key_share=True)
+
+
+def lock_skill_row(connection: Connection, name: str) -> None:
+    """Lock the row of a skill until the transaction ends. Do nothing if there is no such skill."""
+    connection.execute(locking_skills(skills.c.name == name))

@@ -21,6 +21,7 @@ from skillery.attestations.signing import SignedStatement, Signing, insert_attes
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
 from skillery.database import Database
+from skillery.database.registry import locking_skills
 from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.formats.bundle import files_text
@@ -133,7 +134,7 @@ def _store(
 def _lock(connection: Connection, ids: Collection[int]) -> None:
     """Make purges and judgements of these versions wait, or make the caller see them."""
     of_versions = select(skill_versions.c.skill_id).where(skill_versions.c.id.in_(ids))
-    connection.execute(select(skills.c.id).where(skills.c.id.in_(of_versions)).order_by(skills.c.id).with_for_update())
+    connection.execute(locking_skills(skills.c.id.in_(of_versions)))
 
 
 def _record(connection: Connection, actor: Actor, signed: Collection[int]) -> None:

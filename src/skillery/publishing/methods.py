@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from skillery import audit
 from skillery.attestations.predicates import scan_predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.backends import Events, Finding, Identity
 from skillery.database import Database
-from skillery.database.tables import skills
+from skillery.database.registry import lock_skill_row
 from skillery.errors import Conflict, IllegalStep, Unavailable
 from skillery.formats.bundle import BundleFile
 from skillery.formats.check_results import CheckFinding
@@ -282,7 +282,7 @@ def _store(
     Raise Conflict if the findings are not the `expected` ones, about which the `statements` are.
     """
     # The lock makes a purge of the version wait, or this function see it.
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    lock_skill_row(connection, name)
     row, findings = judge(connection)
     if findings != expected:
         raise Conflict(f"the waivers of '{name}' have changed during the check", hint="Check the version again.")

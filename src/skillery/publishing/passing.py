@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from skillery.attestations.attestations import (
     AddAttestation,
@@ -35,7 +35,7 @@ from skillery.attestations.signing import SignedStatement, Signing, insert_attes
 from skillery.audit import Actor
 from skillery.backends import Events, Identity
 from skillery.database import Database
-from skillery.database.tables import skills
+from skillery.database.registry import lock_skill_row
 from skillery.errors import Conflict, SkilleryError
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
@@ -214,7 +214,7 @@ def _store(
     statements: Sequence[SignedStatement],
 ) -> NewVersion | None:
     """Store statements about a version with a step, or return None if the version is not as it was judged."""
-    connection.execute(select(skills.c.id).where(skills.c.name == judged.row.name).with_for_update())
+    lock_skill_row(connection, judged.row.name)
     present = read(connection)
     if (present.row.status, *present[1:]) != (judged.row.status, *judged[1:]):
         return None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.database import Change, Statement, select_row
+from skillery.audit import take_turn
+from skillery.database import Change, Statement, before_commit, select_row
 from skillery.database.tables import catalogue, import_aliases, name_marks, search_words, skills, use_days
 from skillery.registry.usage import first_day
 from skillery.registry.uses import MOST_AT_ONCE, Sums, Unwritten, add_reads, sums_of
@@ -54,7 +56,7 @@ def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[An
 MOST_ALIKE = 50
 """The number of skills with a mark, oldest first, that the original is looked for in."""
 MOST_RANKED, MOST_LEVELS = 1000, 20
-"""The numbers of skills and levels below and above a skill that `rank` looks at: names of successors are free text."""
+"""The numbers of skills and levels below and above a skill that `_rank` looks at: names of successors are free text."""
 _SKELETON = str.maketrans({"0": "o", "1": "l", "i": "l", ".": "", "-": "", "_": ""})
 _ADD_MARKS = Change(
     {
@@ -196,11 +198,15 @@ _BELOW_SUCCESSORS = (
 )
 
 
-def rank(connection: Connection, names: Collection[str], *, waits: bool = True) -> None:
-    """Store the ranks of these skills, and of the skills that rank below them.
+def rank_later(connection: Connection, name: str) -> None:
+    """Store the ranks of a skill and of the skills that rank below it, at the end of the transaction."""
+    before_commit(partial(_rank, names=[name]))
 
-    Without `waits`, leave out the skills that another transaction changes.
-    """
+
+def _rank(connection: Connection, names: Collection[str]) -> None:
+    # Transactions rank in turn. The owner of the turn waits for no other transaction, so that there is no deadlock: a
+    # skill that another one changes is ranked by that one, in its turn.
+    take_turn(connection)
     affected, new = set(names), set(names)
     while len(affected) < MOST_RANKED and (new := set(_below(connection, new)) - affected):
         affected |= new
@@ -216,7 +222,7 @@ def rank(connection: Connection, names: Collection[str], *, waits: bool = True) 
         used_rank = min(own_rank - step for step, own_rank in enumerate(_own_ranks(rows, row.name)))
         if used_rank != row.used_rank:
             changes.append({"of_skill": row.skill_id, "used_rank": used_rank})
-    if changes and not waits:
+    if changes:
         of_changes = _FREE.where(catalogue.c.skill_id.in_([change["of_skill"] for change in changes]))
         free = set(connection.scalars(of_changes))
         changes = [change for change in changes if change["of_skill"] in free]
@@ -272,7 +278,7 @@ def update_sums(connection: Connection, skill_ids: Sequence[int]) -> list[int]:
         changes.append({"of_version": row.version_id, **sums[row.skill_id]._asdict(), **ranks})
     _SET_SUMS.run_many(connection, changes)
     if listed := {row.name for row in rows if row.status in LISTED}:
-        rank(connection, listed, waits=False)
+        _rank(connection, listed)
     done = {row.version_id for row in rows}
     present = connection.execute(select(catalogue.c.version_id, catalogue.c.skill_id).where(among))
     return sorted({skill_id for version_id, skill_id in present if version_id not in done})

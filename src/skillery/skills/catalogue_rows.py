@@ -19,7 +19,7 @@ from skillery.formats.network import parse_network_pattern
 from skillery.registry.uses import NO_USE, Sums, sums_of
 from skillery.registry.version_rows import VersionValues
 from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, VersionParts, stored_tag
-from skillery.skills.catalogue_order import Standing, claim_marks, rank, ranked
+from skillery.skills.catalogue_order import Standing, claim_marks, rank_later, ranked
 
 OTHERS = ("draft", "in_review", "rejected", "yanked")
 """The statuses of versions that have a row of their own, next to the latest version of the skill."""
@@ -92,7 +92,8 @@ def update_catalogue(connection: Connection, skill_id: int, *, rebuild: bool = F
         paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
         _add(connection, skill_id, version_id, _Version(*row), paths, sums)
     if outdated or added:
-        rank(connection, [name for (name,) in _NAME.rows(connection, of_skill=skill_id)])
+        [(name,)] = _NAME.rows(connection, of_skill=skill_id)
+        rank_later(connection, name)
 
 
 def add_first(connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: str) -> None:
@@ -102,7 +103,7 @@ def add_first(connection: Connection, bundle: Bundle, values: VersionValues, ver
     if row.status in (*LISTED, *OTHERS):
         paths = [file.path for file in bundle.files]
         if _add(connection, values.skill_id, version_id, row, paths, NO_USE):
-            rank(connection, [row.name])
+            rank_later(connection, row.name)
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:

@@ -22,6 +22,7 @@ from skillery.formats.texts import parse_sentence
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.visibility import Visibility
+from skillery.skills.catalogue_order import rank_later
 from skillery.skills.catalogue_rows import update_visibility
 from skillery.skills.search_index import index_visibility
 from skillery.versions.lifecycle_steps import (
@@ -112,6 +113,7 @@ def change_visibility(connection: Connection, identity: Identity, name: str, vis
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
         index_visibility(connection, skill_id, visibility)
         update_visibility(connection, skill_id, visibility)
+        rank_later(connection, name)
         before, after = {"visibility": value}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return latest_version(connection, identity, name, skill_id)

@@ -14,6 +14,7 @@ from skillery import audit
 from skillery.attestations.evidence import is_proof_ended
 from skillery.backends import Identity
 from skillery.database import select_row
+from skillery.database.registry import lock_skill_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_steps
 from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
 from skillery.formats.semver import Version
@@ -24,7 +25,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step, yank_of
 from skillery.registry.visibility import sees_version
-from skillery.skills.catalogue_order import rank
+from skillery.skills.catalogue_order import rank_later
 from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
 
@@ -104,7 +105,7 @@ def step_one(
     seen another `digest`, and NotAllowed if `rules` refuse an approval.
     """
     # The lock comes first: the step applies to the values that are read after it.
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    lock_skill_row(connection, name)
     row = find_for_step(connection, identity, name, version, step, digest=digest, rules=rules, advisory=advisory)
     stored = _Version(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
     # An approval of a published version is evidence, and no publication.
@@ -189,7 +190,7 @@ def step_all(
     }
     point_to_latest(connection, skill_id)
     index_successor(connection, skill_id, deprecated["successor"] if deprecated else None)
-    rank(connection, [name])
+    rank_later(connection, name)
     audit.record(
         connection,
         identity,
@@ -288,7 +289,7 @@ def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
 
     Raise SkillNotFound if the identity sees no such skill.
     """
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    lock_skill_row(connection, name)
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
         raise skill_not_found(connection, identity, name)

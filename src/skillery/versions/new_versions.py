@@ -14,6 +14,7 @@ from skillery.attestations.signing import SignedStatement, insert_attestations
 from skillery.backends import Identity
 from skillery.contents.store import record
 from skillery.database import Change, Database, Statement, take_turns
+from skillery.database.registry import locking_skills
 from skillery.database.tables import RESOLVABLE, registry, skill_files, skill_versions, skills
 from skillery.errors import NameTaken, SkilleryError, StartupError, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
@@ -62,7 +63,7 @@ _ADD_SKILL = Change(
     },
     ("name", "created_at", "visibility"),
 )
-_LOCK_SKILL = Statement(select(skills.c.id).where(skills.c.name == bindparam("name")).with_for_update())
+_LOCK_SKILL = Statement(locking_skills(skills.c.name == bindparam("name")))
 _ADD_VERSION = Change(insert(skill_versions).returning(skill_versions.c.id), VersionValues._fields)
 _ADD_FILES = Change(insert(skill_files), ("version_id", "path", "sha256", "size_bytes", "executable"))
 _NEWEST = (
@@ -281,7 +282,7 @@ def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tu
     """Insert the skill if it does not exist. Return its id, and whether it was inserted.
 
     The row stays locked until the transaction ends, so that two publishers of a skill do not run at the same time. On
-    SQLite, `with_for_update` does nothing: SQLite has only one writer at a time.
+    SQLite, a lock does nothing: SQLite has only one writer at a time.
     """
     added = _ADD_SKILL.returned(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
     if added is not None:
