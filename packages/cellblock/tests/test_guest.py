@@ -1,4 +1,4 @@
-"""The code of the owner inside runs: its four functions, its requests, and its failures."""
+"""The code of the owner inside runs: its five functions, its requests, and its failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import Guest, Host, Job, Limits, Result, Sandbox, Template, Unavailable
+from cellblock import Guest, Host, Job, Limits, Mount, Result, Sandbox, Template, Unavailable
 
 GUEST = """
 import json, os, sys
@@ -27,6 +27,10 @@ def before(job, ask):
     if order.get("leaves"): os._exit(1)
     if order.get("asks"): order["answer"] = ask("double", {"by": 2}, b"ab").decode()
     if order.get("breaks"): raise OSError("there is no room")
+
+def start(job):
+    if order.get("looks"): order["answer"] = os.listdir("/data")
+    if order.get("breaks_at_start"): raise OSError("there is no list")
 
 def replace(value):
     if isinstance(value, set): return sorted(value)
@@ -71,6 +75,16 @@ def test_guest_replaces_values_and_provides_modules(box: Sandbox) -> None:
     failure = run(box, "def main(args): return object()").failure
     assert failure is not None
     assert failure.message == "the output is not JSON: no way for this: object"
+
+
+def test_the_mounts_of_a_run_are_there_at_its_start(box: Sandbox, tmp_path: Path) -> None:
+    for number in range(8):
+        (folder := tmp_path / f"folder{number}").mkdir()  # mounts that no earlier run has shared
+        job = Job(ORDER, guest=b'{"looks": true}', mounts=(Mount(folder, "/data/mine"),))
+        assert box.run_job(job).value == ["mine"]
+    failure = run(box, ORDER, breaks_at_start=True).failure
+    assert failure is not None
+    assert failure.message == "there is no list"
 
 
 def test_guest_asks_before_the_code_and_after_it(box: Sandbox) -> None:

@@ -83,7 +83,8 @@ class Mount:
 class Guest:
     """Code of the owner inside each run: the functions of the module `module` in `folder`, each of them optional.
 
-    - `before(job, ask)` prepares the run, before any code of it. An error fails the set-up.
+    - `before(job, ask)` prepares the run, before any code of it, while its mounts are made. An error fails the set-up.
+    - `start(job)` is called when all mounts are there, directly before the code. An error fails the run.
     - `replace(value)` returns a replacement for a returned value that is not JSON, or raises TypeError.
     - `after(job, ask, failure)` is called when the code has returned, or has raised `failure`. An error fails the run.
     - `modules(name)` returns the spec of a module that the code imports, or None.

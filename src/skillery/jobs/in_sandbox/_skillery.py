@@ -58,11 +58,6 @@ def before(job: Any, ask: Any) -> None:
     _owner.append(os.getpid())
     _asking.mount_blobs(job["blobs"])
     _skills.FINDER.mount(job["skills"])
-    for folder in job["packages"]:
-        if os.access(folder + "/.caches", os.F_OK):
-            from . import _pictures
-
-            _pictures.link_list_of_fonts(folder)
     if job["spread"]:
         from . import _functions
 
@@ -71,6 +66,17 @@ def before(job: Any, ask: Any) -> None:
         _restoring.restore(job)
     if job["files"]:
         _restoring.place(job["files"], job["workspace"])
+
+
+def start(job: Any) -> None:
+    """Let matplotlib find the list of fonts of the packages, which are mounted now."""
+    if job is None or "collect" in job:
+        return
+    for folder in job["packages"]:
+        if os.access(folder + "/.caches", os.F_OK):
+            from . import _pictures
+
+            _pictures.link_list_of_fonts(folder)
 
 
 def replace(value: Any) -> Any:

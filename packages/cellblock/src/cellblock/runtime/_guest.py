@@ -1,4 +1,4 @@
-"""The owner's own code inside a run: at most four functions of one module (`cellblock.Guest`).
+"""The owner's own code inside a run: at most five functions of one module (`cellblock.Guest`).
 
 The files of its folder become modules of the package `runtime`. They run with the rights of the run.
 """
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 
 def before(job: Any, ask: Any) -> None:
-    """Prepare the run. Called before any code of the run. An error fails the set-up of the run."""
+    """Prepare the run. Called before any code of the run, while its mounts are made. An error fails the set-up of the
+    run.
+    """
+
+
+def start(job: Any) -> None:
+    """Finish the preparation. Called when all mounts of the run are there, directly before its code. An error fails the
+    run.
+    """
 
 
 def replace(value: Any) -> Any:
@@ -34,7 +42,7 @@ def modules(name: str) -> ModuleSpec | None:
     return None
 
 
-FUNCTIONS = ("before", "replace", "after", "modules")
+FUNCTIONS = ("before", "start", "replace", "after", "modules")
 USED = {name: globals()[name] for name in FUNCTIONS}
 """The functions of the guest, and those of this module for the ones that it does not have."""
 

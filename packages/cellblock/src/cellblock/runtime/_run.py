@@ -181,6 +181,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _wire.receive(channel)
     show_stack_after(job["stack_seconds"])
     try:
+        _guest.USED["start"](job["guest"])
         result = encode(call(job, args), job["result_bytes"], default=_guest.USED["replace"])
     except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
         error = sys.exc_info()[1]
