@@ -350,6 +350,18 @@ def every(rpc: Rpc, **asked: Any) -> list[dict[str, Any]]:
         assert len(page["tools"]) == asked["limit"]
 
 
+@pytest.mark.full
+def test_a_tool_is_defined_by_several_calls_at_the_same_time(rpc: Rpc, new_name: str) -> None:
+    def define(number: int) -> dict[str, Any]:
+        return rpc.send(
+            "define_tool", {"name": "own", "description": "x", "code": f"return {number}", "session": new_name}
+        )
+
+    with ThreadPoolExecutor(8) as callers:
+        assert [reply for reply in callers.map(define, range(80)) if "error" in reply] == []
+    assert rpc("list_tools", session=new_name, limit=1)["tools"][0]["name"] == "own"
+
+
 def test_pages_hold_all_tools_in_order(rpc: Rpc, offer: Offer, new_name: str) -> None:
     for skill in ("b", "a.x", "a"):
         offer(f"{new_name}.{skill}", [tool(f"t{n}") for n in range(3)])

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.database import Statement, as_stored
+from skillery.database import Statement, as_stored, take_turns
 from skillery.database.tables import objects, session_tools, skill_files, skill_versions, skills, tools, version_steps
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import Bundle
@@ -195,6 +195,8 @@ def define_session_tool(
 
     `content` is the code of the handler. Raise QuotaExceeded if the identity has too many tools of sessions.
     """
+    # Two calls that define a tool of one name would both insert its row, and both meet the quota.
+    take_turns(connection, "session_tools", identity.name)
     now = datetime.now(UTC)
     connection.execute(delete(session_tools).where(_of(identity), session_tools.c.expires_at <= now))
     connection.execute(delete(session_tools).where(_is(identity, session, tool.name)))
