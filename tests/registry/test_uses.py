@@ -365,7 +365,7 @@ def test_a_deprecated_skill_ranks_below_its_successor(
 @pytest.mark.full
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_publishers_of_skills_that_rank_below_each_other_do_not_deadlock(
-    rpc: Rpc, publish: Publish, new_name: str
+    server: Server, rpc: Rpc, publish: Publish, new_name: str
 ) -> None:
     ring = [f"{new_name}.{number}" for number in range(6)]
     for name in ring:
@@ -379,6 +379,7 @@ def test_publishers_of_skills_that_rank_below_each_other_do_not_deadlock(
 
     with ThreadPoolExecutor(len(ring)) as publishers:
         assert list(publishers.map(change, range(len(ring)))) == [None] * len(ring)
+    assert "deadlock" not in server.log.read_text()
 
 
 @pytest.mark.parametrize(

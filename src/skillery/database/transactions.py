@@ -1,4 +1,4 @@
-"""Transactions: run one, run tasks before its commit, and repeat it if a sweep has deleted a content that it uses."""
+"""Transactions: run one, run tasks before its commit, and repeat it if another one was in its way."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from sqlalchemy import Connection, Engine, exc
 from skillery.context.request import span
 from skillery.context.threads import Workers, settle
 from skillery.database.drivers import ErrorsForCallers, error_for_caller
+from skillery.errors import Unavailable
 
 T = TypeVar("T")
-FOREIGN_KEY_VIOLATION = "23503"
+log = logging.getLogger(__name__)
+FOREIGN_KEY_VIOLATION, UNIQUE_VIOLATION, DEADLOCK = "23503", "23505", "40P01"
 MOST_TRIES = 5
 _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
 
@@ -41,21 +43,27 @@ def before_commit(work: Callable[[Connection], object]) -> None:
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
-    """Return the result of `work`, run in a transaction. Repeat it if a sweep has deleted a content that `work` has
-    found.
+    """Return the result of `work`, run in a transaction. Repeat it if another transaction was in its way.
 
-    Sweeps run at the same time as writes only on Postgres. The transaction is rolled back, and the repeated `work`
-    stores the content again. After MOST_TRIES, raise the integrity error.
+    Transactions run at the same time only on Postgres. The other one may be a sweep that has deleted a content: the
+    repeated `work` stores it again. Or it has inserted a row with the same key, which the repeated `work` sees. A
+    deadlock is a bug that callers need not notice. After MOST_TRIES, raise the error.
     """
     for number in range(1, MOST_TRIES + 1):
         try:
             with span("database write"), ErrorsForCallers(), engine.begin() as connection:
                 return with_last_work(connection, work)
-        except (exc.IntegrityError, engine.dialect.loaded_dbapi.IntegrityError) as error:
-            is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
-            if not is_swept or number == MOST_TRIES:
+        except (exc.IntegrityError, engine.dialect.loaded_dbapi.IntegrityError, Unavailable) as error:
+            state = _sqlstate(error) or _sqlstate(error.__cause__)
+            if state not in {FOREIGN_KEY_VIOLATION, UNIQUE_VIOLATION, DEADLOCK} or number == MOST_TRIES:
                 raise
+            if state == DEADLOCK:
+                log.warning("a transaction is repeated, because it had a deadlock with another one")
     raise AssertionError("the last try returns or raises")
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    return getattr(getattr(error, "orig", error), "sqlstate", None)
 
 
 def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
@@ -174,7 +182,6 @@ def _raw(connection: Connection) -> Any:
 # -- Writes that wait at the same time and share one transaction of SQLite, and so one sync of the disk ----------------
 
 
-log = logging.getLogger(__name__)
 MOST_SHARING = 16
 
 
