@@ -86,7 +86,7 @@ def test_a_variable_sets_a_setting_of_a_plugin(tmp_path: Path, start_server: Cal
     ("section", "said"),
     [
         ("[plugins.words]\nwrod = 'x'\n", "[plugins.words]: unknown setting 'wrod' (did you mean 'word'?)"),
-        ("[plugins.words]\nword = []\n", "[plugins.words]: Expected `str`"),
+        ("[plugins.words]\nword = []\n", "[plugins.words]: word: write a text in quotes"),
         ("[plugins.wrods]\nword = 'x'\n", "[plugins.wrods]: no installed plugin has this name"),
         ("plugins = 3\n", "'plugins' must be a table"),
         ("plugins.words = 3\n", "the sections [plugins.<name>] are not valid"),

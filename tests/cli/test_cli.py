@@ -753,6 +753,39 @@ def test_config_show_tells_where_values_come_from_and_hides_passwords(home: str)
     assert "port\t9000\tskillery.toml" in plain.out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ('web = "maybe"', "setting 'web' (skillery.toml) is 'maybe': write true or false"),
+        ('port = "x"', "setting 'port' (skillery.toml) is 'x': write a whole number"),
+        ('allowed_hosts = "a"', 'is \'a\': write a list such as ["a", "b"]'),
+        ('metrics = "all"', "is 'all': permitted are admin, open, off"),
+        ('[policy."a.*"]\nscan = "x"', "setting 'policy.a.*.scan' (skillery.toml) is 'x': permitted are none, info, "),
+        ("auth = tokens", '(at line 1, column 8); write auth = "…" for a text, a number alone, or true or false'),
+        ("\nhost = 127.0.0.1", '(at line 2, column 13); write host = "…" for a text, '),
+        ('host = "::1', "is not valid TOML: "),
+    ],
+)
+def test_invalid_settings_name_their_remedy(home: str, line: str, remedy: str) -> None:
+    Path(home).mkdir()
+    (Path(home) / "skillery.toml").write_text(line + "\n")
+
+    shown = skillery("config", "show", "--home", home)
+
+    assert shown.code == 4
+    assert len(shown.err.splitlines()) == 1
+    assert remedy in shown.err
+
+
+def test_a_command_that_asks_names_its_option_without_a_terminal(home: str) -> None:
+    refused = skillery("purge", "a.b@1.0.0", "--reason", "leak", "--home", home, stdin=b"")
+
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1] == (
+        "Error: nothing was changed: stdin has no answer, so repeat the command with --yes"
+    )
+
+
 # -- demo ------------------------------------------------------------------------------------------------------------
 
 

@@ -497,7 +497,7 @@ GOOD = '[packages]\nwheelhouse = "."\n[environments.data]\ndependencies = ["nump
         (GOOD.replace("numpy>=2,<3", "num py"), ["environments.data.dependencies", "'num py'", "is not a requirement"]),
         (GOOD.replace('"numpy>=2,<3"', '"a @ https://x.org/a.whl"'), ["environments.data.dependencies", "an address"]),
         (GOOD.replace('"numpy>=2,<3"', ""), ["environments.data.dependencies", "is empty"]),
-        (GOOD.replace('["numpy>=2,<3"]', '"numpy"'), ["environments.data.dependencies", "'numpy'", "array"]),
+        (GOOD.replace('["numpy>=2,<3"]', '"numpy"'), ["environments.data.dependencies", "'numpy'", "write a list"]),
         (GOOD.replace('dependencies = ["numpy>=2,<3"]', ""), ["environments.data", "dependencies"]),
         (GOOD + 'preload = ["os; import x"]', ["environments.data.preload", "not a module name"]),
         (GOOD + "prelaod = []", ["unknown setting 'prelaod'", "[environments.data]", "preload"]),

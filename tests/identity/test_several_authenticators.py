@@ -29,7 +29,7 @@ class Badges:
     async def authenticate(self, credentials):
         name = credentials.headers.get("authorization", "").removeprefix("Bearer badge_")
         if name != "ann":
-            raise NotAuthenticated("this badge is not valid")
+            raise NotAuthenticated("this badge is not valid", hint="Send a badge.")
         return Identity(name, "person", frozenset({"read"}), ())
 
 @hookimpl
@@ -96,6 +96,8 @@ def test_first_authenticator_refuses_unrecognized_credentials(
     assert ask(server, "Basic 12345678") == (401, "this badge is not valid")
     assert ask(server, "") == (401, "this badge is not valid")
     assert ask(server, "Bearer badge_ann") == (200, "ann")
+    refused = httpx.post(f"{server.url}/rpc", json={}, headers={"authorization": "Bearer abc"}).json()
+    assert refused["error"]["data"]["hint"].startswith("Send a badge. Or: Send 'Authorization: Bearer sky_…'")
 
 
 class Counts:

@@ -33,6 +33,32 @@ class TestShortens(StorageContract):
         "test_the_same_content_twice",
         ["b'tw' == b'twice'", "Storing a content that is already stored succeeds and changes nothing."],
     ),
+    "storage without renames": (
+        """
+from pathlib import Path
+from skillery.errors import ContentMissing
+from skillery.testing import StorageContract
+
+class Overwrites:
+    def __init__(self, folder): self.folder = folder
+    def begin(self): return Upload(self)
+    def local_path(self, digest): return self.folder / digest
+    def open(self, digest):
+        if not self.local_path(digest).exists(): raise ContentMissing(digest)
+        return self.local_path(digest).open("rb")
+
+class Upload:
+    def __init__(self, storage): self.storage, self.parts = storage, []
+    def write(self, chunk): self.parts.append(chunk)
+    def commit(self, digest): self.storage.local_path(digest).write_bytes(b"".join(self.parts))
+
+class TestOverwrites(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path): return Overwrites(tmp_path)
+""",
+        "test_a_crash",
+        ["2 failed", "If the process ends during an upload, `open` finds the complete content or none"],
+    ),
     "secrets": (
         """
 from skillery.testing import SecretsContract

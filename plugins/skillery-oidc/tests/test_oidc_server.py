@@ -256,7 +256,10 @@ def test_tokens_of_the_registry_work_next_to_those_of_the_provider(
 
     assert who(server, made.json["token"]) == "root"
     assert who(server, provider.token()) == "robot"
-    assert "access token" in refused(server, "nonsense").json()["error"]["data"]["hint"]
+    error = refused(server, "nonsense").json()["error"]
+    assert error["message"] == "this is not a token of a Skillery server"
+    assert "Send 'Authorization: Bearer sky_…'" in error["data"]["hint"]
+    assert f"access token of {provider.issuer}" in error["data"]["hint"]
     assert provider.issuer not in json.dumps(refused(server, "sky_wrong").json())
 
 
@@ -375,6 +378,8 @@ def test_keys_are_rotated_under_load(database_kind: str, provider: OidcProvider,
     [
         ('issuer = "http://127.0.0.1:1"', "issuer 'http://127.0.0.1:1': http://127.0.0.1:1/.well-known/openid-conf"),
         ('issuer = "{issuer}/"', "but the provider there calls itself '{issuer}'"),
+        ('issuer = "{issuer}/realms/bank"', "with status 404: set issuer to the address before /.well-known/openid-"),
+        ("", "add the missing settings: issuer, resource, rules"),
         ("unknown = 1", "unknown setting 'unknown'"),
     ],
 )
@@ -406,7 +411,7 @@ def configured(provider: OidcProvider, tmp_path: Path, setting: str) -> tuple[st
     """Write settings of which one is wrong. Return the options that name them."""
     good = {"issuer": f'"{provider.issuer}"', "resource": '"http://127.0.0.1:1"', "rules": '[{ identity = "{sub}" }]'}
     name, _, value = setting.replace("{issuer}", provider.issuer).partition(" = ")
-    lines = "\n".join(f"{key} = {text}" for key, text in (good | {name: value}).items())
+    lines = "\n".join(f"{key} = {text}" for key, text in (good | {name: value}).items()) if setting else ""
     config = tmp_path / "skillery.toml"
     config.write_text(f'auth = "oidc"\n[backends.authenticator.oidc]\n{lines}\n')
     return ("--home", str(tmp_path / "home"), "--config", str(config))

@@ -242,7 +242,8 @@ def confirm(question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("there is no terminal to confirm this: pass --yes") from None
+        click.echo(err=True)  # ends the line of the question
+        raise click.UsageError("nothing was changed: stdin has no answer, so repeat the command with --yes") from None
     if not agreed:
         raise click.Abort
 

@@ -24,7 +24,7 @@ from skillery.backends import (
 from skillery.backends.values import has_default
 from skillery.database import Database, Statement, in_utc
 from skillery.database.tables import tokens
-from skillery.errors import NotAuthenticated, StartupError
+from skillery.errors import NotAuthenticated, StartupError, TooManyFailedLogins
 from skillery.formats.tokens import id_of
 from skillery.identity.tokens import digest_of, first_token
 
@@ -58,7 +58,8 @@ class AuthenticatorChain(Authenticator):
     """An Authenticator of other authenticators, in the order of the setting `auth`.
 
     An authenticator without `recognizes` is the last one, and gets the credentials that no other one recognizes. If no
-    authenticator recognizes the credentials, the first one refuses them with its own message.
+    authenticator recognizes the credentials, the first one refuses them with its own message, and the hint names what
+    each of them accepts.
     """
 
     def __init__(self, authenticators: Mapping[str, Authenticator]) -> None:
@@ -75,13 +76,21 @@ class AuthenticatorChain(Authenticator):
                     f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
                 )
         self.by_name = dict(authenticators)
+        self._hints: list[str | None] = []
+        """The hint of each authenticator for requests without credentials."""
         self.loopback_only = any(authenticator.loopback_only for authenticator in authenticators.values())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        return await self._responsible(credentials).authenticate(credentials)
-
-    def _responsible(self, credentials: Credentials) -> Authenticator:
-        return self.by_name[responsible(self.by_name, credentials)]
+        authenticator = self.by_name[responsible(self.by_name, credentials)]
+        try:
+            return await authenticator.authenticate(credentials)
+        except TooManyFailedLogins:
+            raise
+        except NotAuthenticated as error:
+            if authenticator.recognizes(credentials):
+                raise
+            hints = dict.fromkeys([error.hint, *self._hints])
+            raise NotAuthenticated(error.message, hint=" Or: ".join(filter(None, hints))) from None
 
     def forget(self) -> None:
         for authenticator in self.by_name.values():
@@ -116,6 +125,10 @@ class AuthenticatorChain(Authenticator):
     async def start(self) -> None:
         for authenticator in self.by_name.values():
             await authenticator.start()
+            try:
+                await authenticator.authenticate(Credentials({}, "127.0.0.1"))
+            except Exception as error:  # noqa: BLE001 - also of a plugin that fails, which is counted
+                self._hints.append(getattr(error, "hint", None))
 
     async def close(self) -> None:
         for authenticator in self.by_name.values():

@@ -38,6 +38,7 @@ from skillery.identity.authenticator_chain import AuthenticatorChain
 from skillery.plugins.backends import Watch, Watched, problems
 from skillery.plugins.calls import Failures
 from skillery.settings.load import Settings
+from skillery.settings.sources import reason_of
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -352,12 +353,17 @@ def _offers(manager: pluggy.PluginManager, kind: str, hook: str) -> tuple[dict[s
 
 def settings_of(section: str, offer: Offer, values: Mapping[str, Any]) -> msgspec.Struct:
     """Return the settings of an offer from the values of its section. Raise StartupError if they are not valid."""
-    field_names = [field.encode_name for field in msgspec.structs.fields(offer.settings)]
+    fields = {field.encode_name: field.required for field in msgspec.structs.fields(offer.settings)}
     for name in values:
-        if name not in field_names:
-            there_are = f"it has {', '.join(field_names)}" if field_names else "it has none"
-            raise StartupError(f"[{section}]: unknown setting '{name}'{did_you_mean(name, field_names)}; {there_are}")
+        if name not in fields:
+            there_are = f"it has {', '.join(fields)}" if fields else "it has none"
+            raise StartupError(f"[{section}]: unknown setting '{name}'{did_you_mean(name, fields)}; {there_are}")
+    missing = [name for name, required in fields.items() if required and name not in values]
+    if missing:
+        raise StartupError(f"[{section}]: add the missing settings: {', '.join(missing)}")
     try:
         return msgspec.convert(dict(values), offer.settings, strict=False)
     except msgspec.ValidationError as error:
-        raise StartupError(f"[{section}]: {error}") from None
+        # The message omits the value, which may be a secret.
+        path, remedy = reason_of(error, offer.settings)
+        raise StartupError(f"[{section}]: {path}: {remedy}") from None

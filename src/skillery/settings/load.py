@@ -40,7 +40,7 @@ from skillery.settings.groups import (
     Trust,
     Webhooks,
 )
-from skillery.settings.sources import configured_indexes, leaves, put, read_environment, read_file
+from skillery.settings.sources import configured_indexes, leaves, put, read_environment, read_file, reason_of
 
 CONFIG_NAME = "skillery.toml"
 PIP = "pip"
@@ -234,23 +234,21 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$.")
-        name = path.removesuffix("`").partition("[")[0]
+        path, remedy = reason_of(error, Settings)
+        name = path.partition("[")[0]
         if not name:
-            raise StartupError(f"the settings are not valid: {reason}") from None
+            raise StartupError(f"the settings are not valid: {remedy}") from None
         if name == "backends":
             # The value is the whole tree, including passwords and keys of backends, so the message omits it.
-            raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
+            raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {remedy}") from None
         if name == "plugins":
-            raise StartupError(f"the sections [plugins.<name>] are not valid: {reason.lower()}") from None
+            raise StartupError(f"the sections [plugins.<name>] are not valid: {remedy}") from None
         if name in ("environments", "policy"):
             raise _invalid_entry(name, tree[name], sources) from None
         value: Any = tree
         for part in name.split("."):
             value = value[part] if isinstance(value, dict) else value
-        raise StartupError(
-            f"setting '{name}' ({sources.get(name, 'default')}) is {value!r}: {reason.lower()}"
-        ) from None
+        raise StartupError(f"setting '{name}' ({sources.get(name, 'default')}) is {value!r}: {remedy}") from None
 
 
 def _invalid_entry(table: str, entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
@@ -261,11 +259,11 @@ def _invalid_entry(table: str, entries: dict[str, Any], sources: Mapping[str, st
         try:
             msgspec.convert(entry, ENTRIES[table], strict=False)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$.")
+            path, remedy = reason_of(error, ENTRIES[table])
             source = _source_of(f"{table}.{name}.", sources)
-            key = path.removesuffix("`").partition("[")[0]
+            key = path.partition("[")[0]
             setting = f"setting '{table}.{name}.{key}'" if key else f"setting '{table}.{name}'"
-            return StartupError(f"{setting} ({source}) is {entry.get(key, entry)!r}: {reason.lower()}")
+            return StartupError(f"{setting} ({source}) is {entry.get(key, entry)!r}: {remedy}")
     return StartupError(f"setting '{table}' is not valid")
 
 

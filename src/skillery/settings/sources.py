@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import sys
 import tomllib
 import typing
@@ -129,7 +130,9 @@ def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> 
         if required:
             raise StartupError(f"there is no configuration file {path}") from None
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
+        raise StartupError(f"{path} is not valid TOML: {error}{_toml_remedy(path.read_text('utf-8'), error)}") from None
+    except UnicodeDecodeError as error:
         raise StartupError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from None
@@ -141,6 +144,14 @@ def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> 
         if name not in names:
             raise StartupError(f"unknown setting '{name}' in {path}{_nearest(name, names)}")
     return values | entries | sections
+
+
+def _toml_remedy(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """Return how to correct a value without quotes, or "". The remedy omits the value, because it may be a secret."""
+    place = re.search(r"at line (\d+)", str(error))
+    line = text.split("\n")[int(place[1]) - 1] if place else ""
+    key = re.match(r"\s*([\w.-]+)\s*=\s*[^\s\"'\[{]", line)
+    return f'; write {key[1]} = "…" for a text, a number alone, or true or false' if key else ""
 
 
 def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +214,39 @@ def put(tree: dict[str, Any], name: str, value: Any) -> None:
     for parent in parents:
         tree = tree.setdefault(parent, {})
     tree[key] = value
+
+
+def reason_of(error: msgspec.ValidationError, settings: type[msgspec.Struct]) -> tuple[str, str]:
+    """Return the path of the setting that is not valid, or "", and what to write there."""
+    reason, _, path = str(error).partition(" - at `$.")
+    path = path.removesuffix("`")
+    if missing := re.fullmatch(r"Object missing required field `(.+)`", reason):
+        return path, f"the setting '{missing[1]}' is missing"
+    if expected := re.fullmatch(r"Expected `([^`]+)`(.*?)(, got `.+`)?", reason):
+        words = (_EXPECTED.get(kind, kind) for kind in expected[1].split(" | "))
+        return path, f"write {' or '.join(words)}{expected[2]}"
+    choices = _choices(settings, path) if reason.startswith("Invalid enum value") else ()
+    return path, f"permitted are {', '.join(choices)}" if choices else reason.lower()
+
+
+_EXPECTED = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text in quotes",
+    "array": 'a list such as ["a", "b"]',
+    "object": "a table",
+}
+
+
+def _choices(kind: Any, path: str) -> tuple[str, ...]:
+    """Return the words that the setting at a path such as `rules[0].scopes[0]` may have, or ()."""
+    for part in re.findall(r"\w+(?!\w*\])|\[", path):
+        if part == "[":
+            kind = (*typing.get_args(kind), None)[typing.get_origin(kind) is dict]
+        else:
+            kind = typing.get_type_hints(kind).get(part)
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import signal
 import threading
 import urllib.request
+import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -35,6 +37,23 @@ def put(storage: Storage, content: bytes, chunk: int = 65_536) -> str:
 def get(storage: Storage, digest: str) -> bytes:
     with storage.open(digest) as stream:
         return stream.read()
+
+
+def _crash_while_storing(storage: Storage, content: bytes) -> None:
+    """Store the content in a process that the kernel ends when a file exceeds 1 MiB."""
+    import resource  # not on Windows
+
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # about other threads of the tests
+        pid = os.fork()
+    if pid == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            put(storage, content)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 class StorageContract(Contract):
@@ -73,6 +92,24 @@ class StorageContract(Contract):
         upload.abort()
         with pytest.raises(ContentMissing):
             storage.open(digest_of(content))
+
+    @pytest.mark.parametrize("is_stored", [False, True])
+    def test_a_crash_during_an_upload_changes_no_content(self, storage: Storage, is_stored: bool) -> None:
+        """If the process ends during an upload, `open` finds the complete content or none, so `commit` renames a
+        complete file.
+        """
+        if storage.local_path(put(storage, b"local")) is None:
+            return  # a service stores the contents, and its connections do not survive a fork
+        content = os.urandom(3 * MIB)
+        if is_stored:
+            put(storage, content)
+
+        _crash_while_storing(storage, content)
+
+        try:
+            assert get(storage, digest_of(content)) == content
+        except ContentMissing:
+            assert not is_stored
 
     def test_the_same_content_twice_is_no_error(self, storage: Storage) -> None:
         """Storing a content that is already stored succeeds and changes nothing."""

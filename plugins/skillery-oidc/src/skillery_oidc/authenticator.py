@@ -73,9 +73,11 @@ class OidcAuthenticator(Authenticator):
         return Resource(settings.resource, (settings.issuer,), tuple(settings.scopes), settings.cli_client_id)
 
     def recognizes(self, credentials: Credentials) -> bool:
-        """Return whether the credentials are a bearer token that is not a token of a Skillery server."""
+        """Return whether the credentials are a bearer token that a provider can have issued."""
         token = _token(credentials)
-        return bool(token) and not token.startswith(SKILLERY_TOKENS)
+        if not token or token.startswith(SKILLERY_TOKENS):
+            return False
+        return self._introspection is not None or looks_like_jwt(token)
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         token = _token(credentials)

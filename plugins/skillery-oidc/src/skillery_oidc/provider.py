@@ -26,7 +26,7 @@ class ProviderFailed(Exception):
     """Raised if the provider gives no usable answer. The message is one line and names the setting or the address."""
 
     def __init__(self, message: str, status: int = 0) -> None:
-        """`status` is the HTTP status of an answer that is an error, else 0."""
+        """`status` is the HTTP status of an answer that is an error or no JSON, else 0."""
         super().__init__(message)
         self.status = status
 
@@ -62,11 +62,18 @@ class Provider:
         """Return the metadata of the provider. Raise ProviderFailed if they are not usable."""
         issuer = self._settings.issuer
         address = issuer.rstrip("/") + DISCOVERY
-        answer = await self._request("GET", address)
         try:
+            answer = await self._request("GET", address)
             metadata = msgspec.convert(answer, Metadata)
         except msgspec.ValidationError as error:
             raise ProviderFailed(f"issuer '{issuer}': {address} is no metadata of a provider: {error}") from None
+        except ProviderFailed as error:
+            if not 200 <= error.status < 500:
+                raise
+            raise ProviderFailed(
+                f"issuer '{issuer}': {error}: set issuer to the address before {DISCOVERY}, with its path, such as "
+                "/realms/NAME"
+            ) from None
         if metadata.issuer != issuer:
             raise ProviderFailed(
                 f"issuer is '{issuer}', but the provider there calls itself '{metadata.issuer[:200]}': set issuer to "
@@ -181,7 +188,7 @@ async def _json_of(response: httpx.Response, address: str, statuses: frozenset[i
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise ProviderFailed(f"{address} does not answer with a JSON object")
+        raise ProviderFailed(f"{address} does not answer with a JSON object", response.status_code)
     return answer
 
 
