@@ -71,15 +71,21 @@ def test_a_json_log_has_a_line_per_request_without_its_data(start_server: Callab
 
 
 @pytest.mark.full
-def test_a_fault_of_the_host_names_the_request_in_answer_and_log(start_server: Callable[..., Server]) -> None:
+def test_a_fault_of_the_host_names_its_first_request_and_counts_others(start_server: Callable[..., Server]) -> None:
     server = start_server()
     with closing(sqlite3.connect(server.home / "skillery.db")) as connection:
         connection.execute("DROP TABLE blobs")
-    reply = server.rpc.http.post(
-        "/rpc",
-        json={"jsonrpc": "2.0", "id": 1, "method": "create_blob", "params": {"content": "x", "kind": "text/plain"}},
-        headers={"x-request-id": "lost-1"},
-    ).json()
+    call = {"jsonrpc": "2.0", "id": 1, "method": "create_blob", "params": {"content": "x", "kind": "text/plain"}}
+    replies = [
+        server.rpc.http.post("/rpc", json=call, headers={"x-request-id": f"lost-{number}"}).json()
+        for number in range(1, 5)
+    ]
+    reply = replies[0]
     assert reply["error"]["code"] == -32603
     assert reply["error"]["data"]["request_id"] == "lost-1"
-    assert "[lost-1]: the database does not work: no such table" in server.log.read_text()
+    server.stop()
+    lines = [
+        line for line in server.log.read_text().splitlines() if "the database does not work: no such table" in line
+    ]
+    assert "[lost-1]: " in lines[0]
+    assert ["drivers: 3 more times in " in line for line in lines] == [False, True]

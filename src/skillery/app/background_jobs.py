@@ -15,6 +15,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from skillery.app.logs import report_repeated
 from skillery.attestations.seals import Sealer
 from skillery.backends import Storage
 from skillery.context.disks import Disks
@@ -98,6 +99,7 @@ class BackgroundJobs:
             await asyncio.sleep(BEAT_SECONDS if cleaned_at is not None else FIRST_SECONDS)
             if time.monotonic() - started_at > DEAD.total_seconds() / 2:
                 self._healthy_since = None
+            report_repeated()
             try:
                 await asyncio.to_thread(self._disks.watch)
                 await self._beat()

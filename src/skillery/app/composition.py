@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -39,6 +40,7 @@ from skillery.http.gate import Gate
 from skillery.http.health import Disk, Readiness, ServerState
 from skillery.http.run_streams import OpenStreams, StreamLimits
 from skillery.identity.secret_grants import set_secret
+from skillery.maintenance.integrity import KeptFigures, read_figures
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
@@ -268,6 +270,12 @@ def _metrics(
         additions.failures,
         core.disks,
         silences,
+        KeptFigures(partial(core.registry.read_page, partial(read_figures, quotas=core.usage.quotas))),
+        {
+            "version": __version__,
+            "python": platform.python_version(),
+            "database": settings.database_url.partition(":")[0].partition("+")[0],
+        },
     )
     return Metrics(settings.metrics, measured, additions.counts.peers)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -25,13 +26,79 @@ QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "open
 
 def start_log(settings: Settings) -> None:
     """Send the log to stderr, in the format and with the level that the settings name."""
-    handler = logging.StreamHandler()
+    handler = LogLines()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn.error").addFilter(_is_not_cancellation)
     if settings.log_level != "debug":
         for name in QUIET:
             logging.getLogger(name).setLevel("WARNING")
+
+
+REPEATED_SECONDS = 30.0
+"""Seconds in which equal warnings are one line, and after which another line has their number."""
+MOST_REPEATED = 100
+"""The maximum number of warnings that are compared. Others are written as they come."""
+
+
+class LogLines(logging.StreamHandler[TextIO]):
+    """Writes the log to stderr. Equal warnings are one line, and later a line with their number.
+
+    An outage would be hundreds of them. Lines with a traceback are never left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[tuple[str, int, str, str], _Repeated] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING or record.exc_info:
+            super().emit(record)
+            return
+        key = (record.name, record.levelno, record.msg, str(record.args))
+        repeated = self._counted.get(key)
+        if repeated is not None:
+            repeated.count += 1
+            return
+        if len(self._counted) < MOST_REPEATED:
+            self._counted[key] = _Repeated(record)
+        super().emit(record)
+
+    def report(self, seconds: float = REPEATED_SECONDS) -> None:
+        """Write a line for each warning that was first written over `seconds` seconds ago and was repeated since."""
+        with self.lock or nullcontext():
+            now = time.monotonic()
+            for key in [key for key, repeated in self._counted.items() if now - repeated.since >= seconds]:
+                repeated = self._counted.pop(key)
+                if repeated.count:
+                    super().emit(repeated.summary(now))
+
+    def close(self) -> None:
+        self.report(0)
+        super().close()
+
+
+class _Repeated:
+    """A warning, the time at which it was written, and how often it was repeated since."""
+
+    def __init__(self, record: logging.LogRecord) -> None:
+        self.since = time.monotonic()
+        self.count = 0
+        self._record = record
+
+    def summary(self, now: float) -> logging.LogRecord:
+        text = f"{self.count} more times in {now - self.since:.0f} s: {self._record.getMessage()}"
+        first = self._record
+        record = logging.LogRecord(first.name, first.levelno, first.pathname, first.lineno, text, None, None)
+        record.fields = {**getattr(first, "fields", {}), "more": self.count}
+        return record
+
+
+def report_repeated() -> None:
+    """Write the numbers of repeated warnings that are due. A server calls this often."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogLines):
+            handler.report()
 
 
 class TextLines(logging.Formatter):

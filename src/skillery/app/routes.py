@@ -229,10 +229,11 @@ def _app(edge: HttpParts, route: Route) -> ASGIApp:
                     raise
                 await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
             finally:
+                seconds = time.perf_counter() - started_at
                 if edge.metrics is not None:
-                    edge.metrics.note(route.name, exchange)
+                    edge.metrics.note(route.name, exchange, seconds)
                 if edge.log_requests:
-                    log_request(route.name, scope["method"], exchange, time.perf_counter() - started_at)
+                    log_request(route.name, scope["method"], exchange, seconds)
 
     return app
 

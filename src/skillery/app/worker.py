@@ -116,7 +116,7 @@ def become_worker(common: Common, settings: Settings, part: int, end: socket.soc
         log.exception("the worker process failed")
     finally:
         sys.stdout.flush()
-        sys.stderr.flush()
+        logging.shutdown()
         # The command that forked this process continues in the supervisor only.
         os._exit(code)
 

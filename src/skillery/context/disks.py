@@ -26,9 +26,10 @@ class Disks:
         if name in self._folders:
             check_folder(self._folders[name])
 
-    def free(self) -> dict[str, int]:
-        """Return the free bytes of each folder that exists."""
-        return {name: disk_usage(path).free for name, path in self._folders.items() if path.is_dir()}
+    def measure(self) -> dict[str, tuple[int, int]]:
+        """Return the free bytes and the size of the disk of each folder that exists."""
+        usages = {name: disk_usage(path) for name, path in self._folders.items() if path.is_dir()}
+        return {name: (usage.free, usage.total) for name, usage in usages.items()}
 
     def watch(self) -> None:
         """Log the folders that cannot be written, in one line a minute."""

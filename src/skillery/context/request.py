@@ -108,6 +108,8 @@ class Silences:
 
     def __init__(self, longest: float = LONGEST) -> None:
         self.count = 0
+        self.seconds = 0.0
+        """The length of all silences that have ended."""
         self._longest = longest
         self._beat = 0.0
         self._logged = float("-inf")
@@ -128,7 +130,10 @@ class Silences:
             ended.set()
 
     def _tick(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
-        self._beat = time.monotonic()
+        now = time.monotonic()
+        if now - self._beat > self._longest + _TICK:
+            self.seconds += now - self._beat - _TICK
+        self._beat = now
         if not ended.is_set():
             loop.call_later(_TICK, self._tick, loop, ended)
 

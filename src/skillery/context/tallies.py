@@ -12,7 +12,9 @@ import contextlib
 import mmap
 import os
 import struct
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,24 @@ with contextlib.suppress(ImportError):  # on Windows, where only commands for re
 
 WORD = 8
 """Bytes of one part. Processors read and write 8 aligned bytes at once, so no reader sees half of a number."""
+
+
+class Histogram:
+    """The numbers of durations by length, and their sum, in one process. Only the event loop changes them."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` are the upper bounds of the buckets in seconds, in ascending order."""
+        self.sum = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def note(self, seconds: float) -> None:
+        self.sum += seconds
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the upper bound and the cumulative count of each bucket, for Prometheus."""
+        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
 
 
 class Tally(Protocol):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Credentials, Identity, Resource, Scope
@@ -47,6 +48,8 @@ class Gate:
         self._allowed_hosts = allowed_hosts
         self._allowed_origins = allowed_origins
         self._resource = resource
+        self.failed_logins: Counter[Literal["missing", "refused", "limited"]] = Counter()
+        """Requests without valid credentials: without any, with others, and above the limit of their address."""
 
     def check_browser(self, scope: Any, headers: Mapping[str, str]) -> None:
         """Protect the server from web pages that a user of this computer visits in a browser.
@@ -85,7 +88,9 @@ class Gate:
         try:
             identity = await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
         except NotAuthenticated as error:
-            raise self.failed_login(error, scope, headers) from None
+            self.note_refusal(None, LOGIN, "", error)
+            self._count(error, "refused" if "authorization" in headers else "missing")
+            raise self._refusal(error, scope, headers) from None
         request = current.get()
         if request is not None:
             request.identity = identity.name
@@ -114,7 +119,11 @@ class Gate:
     def failed_login(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
         """Record a failed login in the audit trail. Return the answer: 401, or 429 after too many failures."""
         self.note_refusal(None, LOGIN, "", error)
+        self._count(error, "refused")
         return self._refusal(error, scope, headers)
+
+    def _count(self, error: NotAuthenticated, reason: Literal["missing", "refused"]) -> None:
+        self.failed_logins["limited" if isinstance(error, TooManyFailedLogins) else reason] += 1
 
     def _refusal(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
         """Return the answer to a caller that is not authenticated: 401, or 429 after too many failures."""
@@ -173,6 +182,7 @@ class Gate:
                 hint=error.hint,
                 retry_after_ms=max(1, round(wait * 1000)),
             )
+        self._count(error, "refused")
         return self._refusal(error, scope, headers)
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:

@@ -14,7 +14,7 @@ from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import blobs, skill_versions, skills, workspaces
 from skillery.errors import QuotaExceeded
-from skillery.events import note_if_near
+from skillery.events import NEAR, note_if_near
 from skillery.formats.names import parse_namespace
 from skillery.formats.texts import parse_identity
 from skillery.identity import access
@@ -179,6 +179,25 @@ def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> li
         NamespaceUse(namespace, _used(bundle_bytes(connection, namespace), limit))
         for namespace, limit in sorted(limits.items())
     ]
+
+
+MOST_WATCHED = 50
+"""The number of the largest identities and of the largest namespaces whose quotas are watched."""
+
+
+def count_near(connection: Connection, quotas: Quotas) -> dict[str, int]:
+    """Return, for each quota, the number of identities or namespaces that have used NEAR of it or more.
+
+    Only the largest MOST_WATCHED count, and those with a limit of their own.
+    """
+    uses = list_uses(connection, quotas, MOST_WATCHED)
+    near = {name: sum(_is_near(getattr(use, name)) for use in uses) for name in IdentityQuota.__struct_fields__}
+    namespaces = list_namespace_uses(connection, quotas, MOST_WATCHED)
+    return near | {"bundle_bytes": sum(_is_near(use.bundle_bytes) for use in namespaces)}
+
+
+def _is_near(amount: Used) -> bool:
+    return bool(amount.limit) and (amount.used or 0) >= NEAR * (amount.limit or 0)
 
 
 def _largest(sizes: Select[Any], most: int) -> Select[Any]:

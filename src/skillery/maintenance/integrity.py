@@ -1,13 +1,16 @@
-"""Integrity checks of the registry, for `skillery check`, and sizes of its parts, for admins."""
+"""Integrity checks of the registry, for `skillery check`, sizes of its parts for admins, and figures for metrics."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Table, exists, func, select, text
@@ -15,7 +18,7 @@ from sqlalchemy import Connection, Table, exists, func, select, text
 from skillery.backends import Storage
 from skillery.contents.storage_copies import StorageCopy, find_copy, is_marked
 from skillery.contents.store import CHUNK_BYTES
-from skillery.database import Database, as_stored
+from skillery.database import Database, as_stored, in_utc
 from skillery.database.tables import (
     RESOLVABLE,
     audit,
@@ -26,16 +29,20 @@ from skillery.database.tables import (
     skill_files,
     skill_versions,
     skills,
+    version_steps,
     workspace_contents,
     workspace_snapshots,
     workspaces,
 )
-from skillery.errors import ContentMissing
+from skillery.errors import ContentMissing, SkilleryError
 from skillery.formats.bundle import digest_of_entries
 from skillery.formats.paths import leads_outside
+from skillery.identity.quotas import Quotas
+from skillery.identity.usage import count_near
 from skillery.maintenance.proof_checks import check_proofs
 from skillery.runs.ended_runs import of_no_server
 
+log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 500
 
 
@@ -247,6 +254,65 @@ def measure(connection: Connection) -> Sizes:
         _count(connection, deletions),
         find_copy(connection),
     )
+
+
+class Figures(NamedTuple):
+    """The numbers of a registry that its admins watch."""
+
+    database_bytes: int
+    in_review: int
+    submitted_at: datetime | None
+    """When the version was submitted that waits longest for its review. None if no version waits."""
+    near_quotas: Mapping[str, int]
+    """For each quota, the number of identities or namespaces that have used most of it."""
+
+
+_waits = text("status IN ('draft', 'in_review')")  # the condition of the index
+_submitted_at = (
+    select(func.max(version_steps.c.created_at))
+    .where(version_steps.c.version_id == skill_versions.c.id, version_steps.c.status == "in_review")
+    .scalar_subquery()
+)
+_IN_REVIEW = select(func.count(), func.min(func.coalesce(_submitted_at, skill_versions.c.created_at))).where(
+    _waits, skill_versions.c.status == "in_review"
+)
+
+
+def read_figures(connection: Connection, quotas: Quotas) -> Figures:
+    """Return the figures. Call this in a separate thread: it reads the use of up to 100 identities."""
+    in_review, submitted_at = connection.execute(_IN_REVIEW).one()
+    _, database_bytes, _ = _database(connection)
+    return Figures(database_bytes, in_review, in_utc(submitted_at), count_near(connection, quotas))
+
+
+FIGURES_SECONDS = 30.0
+FIRST_SECONDS = 1.0
+
+
+class KeptFigures:
+    """The figures of the last FIGURES_SECONDS, or older ones while the database does not answer."""
+
+    def __init__(self, read: Callable[[], Awaitable[Figures]]) -> None:
+        self._read = read
+        self._reading: asyncio.Task[None] | None = None
+        self._begun_at = float("-inf")
+        self.now: Figures | None = None
+        """None until the database has answered."""
+
+    async def refresh(self) -> None:
+        """Read the figures again in the background if they are old. Wait up to FIRST_SECONDS for the first ones."""
+        is_reading = self._reading is not None and not self._reading.done()
+        if not is_reading and time.monotonic() - self._begun_at >= FIGURES_SECONDS:
+            self._begun_at = time.monotonic()
+            self._reading = asyncio.create_task(self._update())
+        if self.now is None and self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=FIRST_SECONDS)
+
+    async def _update(self) -> None:
+        try:
+            self.now = await self._read()
+        except SkilleryError as error:
+            log.debug("the figures of the database: %s", error.message)
 
 
 def _amount(connection: Connection, table: Table, *conditions: object) -> Amount:

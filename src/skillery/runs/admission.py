@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime
 from functools import partial
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, insert, update
 
 from skillery.backends import CodeCall, Failure, FailureType, LimitsRuns, Sandbox
 from skillery.context.queue import Queue, Slot
+from skillery.context.tallies import Histogram
 from skillery.database import Change, Database
 from skillery.database.tables import run_code, runs
 from skillery.errors import SkilleryError, Unavailable
@@ -50,6 +52,8 @@ KEPT_CODE = 64 * 1024
 KEPT_ARGS = 16 * 1024
 """Bytes of the args of a run that are kept with its record. Larger args are not kept."""
 
+WAITS = (0.1, 0.5, 1, 5, 10, 30, 60, 300)
+"""The upper bounds of the histogram of waits for a slot, in seconds."""
 QUEUED_SECONDS = 0.2
 """A run that waits longer than this gets a record with the status queued, so that callers can see and cancel it."""
 
@@ -79,6 +83,8 @@ class Admission:
         self._queue = queue
         self._quotas = quotas
         self.is_closed = False
+        self.waits = Histogram(WAITS)
+        """The times that runs have waited for a slot."""
 
     @property
     def waiting(self) -> int:
@@ -93,7 +99,10 @@ class Admission:
         """Return a slot at once, or None if all slots are taken. Raise Unavailable if the server is stopping."""
         if self.is_closed:
             raise _stopping()
-        return self._queue.enter_now()
+        slot = self._queue.enter_now()
+        if slot is not None:
+            self.waits.note(0.0)
+        return slot
 
     async def admit(self, run: ActiveRun) -> None:
         """Wait for a slot and record the start of the run. The caller then executes the run.
@@ -213,7 +222,10 @@ class Admission:
             # A function, because a run may become a run in the background while it waits.
             taking = self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
             run.workspace = await taking
-        return await self._queue.enter(run.identity.name, run.queued_bytes, arrival)
+        begun = time.monotonic()
+        slot = await self._queue.enter(run.identity.name, run.queued_bytes, arrival)
+        self.waits.note(time.monotonic() - begun)
+        return slot
 
     async def _drop(self, run: ActiveRun) -> None:
         """Delete the record of a run that never started, if the run has a record."""

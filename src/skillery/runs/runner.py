@@ -9,6 +9,7 @@ from functools import partial
 from skillery.backends import Capability, Identity, Limits, Log, Outcome
 from skillery.contents.blobs import Blobs
 from skillery.context.queue import until_client_gone
+from skillery.context.tallies import Histogram
 from skillery.database import Database
 from skillery.errors import Unavailable
 from skillery.registry.version_rows import VersionRow
@@ -122,6 +123,11 @@ class Runner:
     def waiting(self) -> int:
         """The number of runs in the queue."""
         return self._admission.waiting
+
+    @property
+    def waits(self) -> Histogram:
+        """The times that runs have waited for a slot."""
+        return self._admission.waits
 
     @property
     def ended(self) -> Counter[tuple[str, str]]:
