@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -277,6 +278,30 @@ def test_an_idle_server_stops_at_once_and_frees_its_home(
 
     assert (server.home / "server.lock").read_text() == ""
     assert start_server().rpc("list_skills")["skills"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("address", ["@skillery-{}", "/tmp/skillery-{}.socket"])
+def test_a_ready_server_notifies_systemd(start_server: Callable[..., Server], address: str) -> None:
+    address = address.format(os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0{address[1:]}" if address.startswith("@") else address)
+        systemd.settimeout(300)
+        server = start_server(env={"NOTIFY_SOCKET": address})
+        message = systemd.recv(1000).decode()
+    Path(address).unlink(missing_ok=True)
+
+    assert message == f"READY=1\nSTATUS=Serving at {server.url}"
+
+
+def test_sighup_leaves_a_single_process_running_and_is_explained(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+
+    server.process.send_signal(signal.SIGHUP)
+
+    eventually(lambda: "SIGHUP: the settings stay as they are" in server.log.read_text())
+    assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert server.stop() == 0
 
 
 ENDLESS_START = """

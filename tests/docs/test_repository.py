@@ -38,6 +38,10 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
+    # The exposure in tenths, as `systemd-analyze security` rates it. A unit with less protection fails.
+    security = ["systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager"]
+    rated = subprocess.run([*security, unit], capture_output=True, text=True, timeout=300, check=False)
+    assert rated.returncode == 0, rated.stdout
 
 
 def test_the_site_has_every_page() -> None:

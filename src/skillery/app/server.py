@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import resource
 import signal
 import socket
@@ -183,10 +184,11 @@ def announce_at(
     announce: Callable[[str, str | None], None],
     token: str | None,
 ) -> None:
-    """Record the address of the server in its home, and call `announce` with it."""
+    """Record the address of the server in its home, and call `announce` and systemd with it."""
     url = _url(settings.host, listener.getsockname()[1])
     home.announce(url, ",".join(settings.authenticators), without_password(settings.database_url))
     announce(url, token)
+    _notify_systemd(f"READY=1\nSTATUS=Serving at {url}")
 
 
 async def serve_on(
@@ -248,8 +250,18 @@ def _stop_at_signals(server: _Server, core: Core, settings: Settings, following:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    if following is not None:
+    if following is None:
+        # The end of a terminal sends SIGHUP too.
+        loop.add_signal_handler(signal.SIGHUP, stop if os.isatty(0) else _keep_settings)
+    else:
         following.add_done_callback(lambda task: None if task.cancelled() else stop())
+
+
+def _keep_settings() -> None:
+    log.warning(
+        "SIGHUP: the settings stay as they are, because a single process would end its runs: restart the server, or "
+        "set workers to 2 or more with Postgres, and send SIGHUP after later changes"
+    )
 
 
 async def _first_token(authenticator: Authenticator) -> str | None:
@@ -291,6 +303,20 @@ def _config(settings: Settings, app: Litestar, admission: ConnectionAdmission) -
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
     )
+
+
+def _notify_systemd(state: str) -> None:
+    """Send a state to systemd, if it has started this server (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            # An address that begins with @ has no file.
+            sender.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            sender.sendall(state.encode())
+        except OSError as error:
+            log.warning("systemd was not notified at NOTIFY_SOCKET=%s: %s", address, error.strerror)
 
 
 @contextlib.contextmanager

@@ -177,6 +177,7 @@ def serve(target: Target, host: str | None, port: int | None, workers: int | Non
     runs have grace_seconds to finish, and the exit code is 0.
 
     With --workers, SIGHUP reads the settings again: new workers replace the present ones, which finish their requests.
+    Without, SIGHUP changes nothing, and the log says so.
     """
     # A start may be aborted at any point. An exception raised by a signal handler could be lost in a finaliser, so the
     # handler exits directly. Once the server is up, the event loop replaces this handler.
