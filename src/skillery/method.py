@@ -89,6 +89,8 @@ class Method:
     """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without
     a key.
     """
+    for_auditors: bool = False
+    """Whether the scope `audit` suffices too. The method then shows auditors the records of all identities."""
     develops: bool = False
     """Whether the caller's development versions replace the published ones in this method."""
 

@@ -11,6 +11,7 @@ import pytest
 from skillery.methods.table import METHODS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, RpcError, Server, manifest, skill_files
+from tests.support.people import Caller, Who
 
 NOT_AUTHENTICATED, NOT_ALLOWED, NOT_FOUND, INTERNAL_ERROR = -32001, -32002, -32003, -32603
 NAMESPACE = "sales"
@@ -20,6 +21,8 @@ ROLES: dict[str, list[str]] = {
     "agent": ["--scope", "read,run,publish", "--namespace", f"{NAMESPACE}.*", "--agent"],
     "publisher": ["--scope", "publish", "--namespace", f"{NAMESPACE}.*"],
     "reviewer": ["--scope", "review"],
+    "prometheus": ["--scope", "metrics", "--agent"],
+    "auditor": ["--scope", "audit"],
     "admin": ["--scope", "admin"],
 }
 SCOPES = {
@@ -28,8 +31,12 @@ SCOPES = {
     "agent": {"read", "run", "publish"},
     "publisher": {"publish"},
     "reviewer": {"review"},
-    "admin": {"read", "run", "publish", "review", "admin"},
+    "prometheus": {"metrics"},
+    "auditor": {"audit"},
+    "admin": {"read", "run", "publish", "review", "metrics", "audit", "admin"},
 }
+FOR_AUDITORS = {"list_runs", "get_run", "read_run_log", "get_run_statement", "get_usage"}
+"""The methods that need `read`, or `audit`."""
 _numbers = itertools.count()
 
 
@@ -67,6 +74,7 @@ def test_methods_require_their_scope(role: str, tokens_server: Server, tokens: d
     for name, method in METHODS.items():
         error = rpc.send(name, {}).get("error", {"code": None})
         is_allowed = method.needs is None or method.needs in SCOPES[role]
+        is_allowed = is_allowed or (role == "auditor" and name in FOR_AUDITORS)
         if is_allowed:
             is_expected = error["code"] not in {NOT_ALLOWED, INTERNAL_ERROR}
         else:
@@ -124,7 +132,7 @@ ENDPOINTS = [
     ("HEAD", "/v1/skills/text.csv.profile/versions/latest", "read", 200),
     ("DELETE", "/v1/skills/sales.none/versions/1.0.0", "publish", 404),
     ("GET", "/v1/skills/text.csv.profile/versions/latest/content", "read", 200),
-    ("GET", "/metrics", "admin", 200),
+    ("GET", "/metrics", "metrics", 200),
     ("POST", "/blobs", "run", 201),
     ("POST", "/import", "publish", 400),
     ("GET", "/blobs/blob:none", "read", 404),
@@ -158,6 +166,23 @@ def test_endpoints_require_their_scope(role: str, tokens_server: Server, tokens:
             wrong[f"{verb} {path}"] = (response.status_code, response.text[:500])
 
     assert wrong == {}
+
+
+def test_auditors_read_runs_and_usage_of_all_and_change_nothing(org: Server, new_name: str) -> None:
+    """Also with the scope `run`, an auditor stops no run of another identity, and reads no blob of it."""
+    ann = Caller(org.url, Who(f"{new_name}-ann", "read run"))
+    eve = Caller(org.url, Who(f"{new_name}-eve", "audit run"))
+    code = "import runtime\ndef run(args):\n    print('x' * 5000)\n    return runtime.blobs.write_text('data')"
+    run = ann("run_code", language="python", code=code, entrypoint="run")
+    run_id, name = run["run_id"], f"{new_name}-ann"
+
+    assert [row["run_id"] for row in eve("list_runs", identity=name)["runs"]] == [run_id]
+    assert eve("get_run", run_id=run_id)["identity"]["name"] == name
+    assert "x" * 5000 in eve("read_run_log", run_id=run_id)["text"]
+    assert eve("get_usage", identity=name, namespace="sales")["runs_per_minute"]["used"] == 1
+    assert eve.error("cancel_run", run_id=run_id)["code"] == NOT_FOUND
+    assert eve.error("read_blob", blob_id=run["output_blobs"][0])["code"] == NOT_ALLOWED
+    assert ann.error("list_runs", identity=f"{new_name}-eve")["data"]["scope"] == "audit"
 
 
 @pytest.mark.parametrize("path", ["", "/mcp"])

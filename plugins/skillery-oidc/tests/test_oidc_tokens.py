@@ -382,6 +382,7 @@ RULES: list[dict[str, Any]] = [
     },
     {"claims": {"verified": True, "https://x.example/team": "*"}, "identity": "{sub}", "scopes": ["review"]},
     {"claims": {"scope": "skills.run"}, "identity": "{sub}", "scopes": ["read", "run"]},
+    {"claims": {"azp": "siem"}, "identity": "siem", "kind": "agent", "scopes": ["metrics", "audit"]},
 ]
 BUILDER: dict[str, Any] = {"client_id": "robot", "realm_access": {"roles": ["x", "builder"]}, "department": "tools"}
 
@@ -401,6 +402,7 @@ async def ruled(provider: OidcProvider, tmp_path: Path) -> AsyncIterator[OidcAut
         (BUILDER, Identity("ci-robot", "agent", frozenset({"read", "publish"}), ("team.tools.*",))),
         ({"verified": True, "https://x.example/team": 7}, Identity("robot", "person", frozenset({"review"}))),
         ({"scope": "other skills.run"}, Identity("robot", "person", frozenset({"read", "run"}))),
+        ({"azp": "siem"}, Identity("siem", "agent", frozenset({"metrics", "audit"}))),
     ],
 )
 async def test_the_first_rule_that_matches_decides(

@@ -7,7 +7,7 @@ from datetime import datetime
 from inspect import get_annotations, isfunction, unwrap
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 import msgspec
 
@@ -17,8 +17,8 @@ its version as `api_version` in its module.
 """
 
 
-Scope = Literal["read", "run", "publish", "review", "admin"]
-ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
+Scope = Literal["read", "run", "publish", "review", "metrics", "audit", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 
 class Provenance(msgspec.Struct, frozen=True):

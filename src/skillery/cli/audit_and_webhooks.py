@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def audit() -> None:
     """List and verify the audit trail.
 
-    The trail records every change and every refused attempt. `list` requires an admin token, with --url and for the
-    home, unless the setting auth is "open". `head` and `verify` read the database of the home, even while a server is
-    running.
+    The trail records every change and every refused attempt. `list` requires a token with the scope audit, with --url
+    and for the home, unless the setting auth is "open". `head` and `verify` read the database of the home, even while a
+    server is running.
     """
 
 

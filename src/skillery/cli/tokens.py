@@ -36,7 +36,12 @@ def token() -> None:
     "--name", required=True, help="Name of the identity. Tokens with the same name share one identity and its blobs."
 )
 @click.option(
-    "--scope", "scopes", required=True, multiple=True, metavar="SCOPE,…", help="read, run, publish, review, admin."
+    "--scope",
+    "scopes",
+    required=True,
+    multiple=True,
+    metavar="SCOPE,…",
+    help="read, run, publish, review, metrics, audit, admin.",
 )
 @click.option(
     "--namespace",

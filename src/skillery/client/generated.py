@@ -2476,7 +2476,7 @@ def list_runs(
     skill: Only runs of this skill
     status: Only runs with this status
     since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
-    identity: Only runs of this identity (only admins may name others)
+    identity: Only runs of this identity (only admins and auditors may name others)
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
     """
@@ -2672,7 +2672,7 @@ def list_skill_usage(
 def get_usage(self: Any, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
     """Return the used amount and the limit of each quota.
 
-    identity: Identity; omit for the caller (only admins may name others)
+    identity: Identity; omit for the caller (only admins and auditors may name others)
     namespace: Namespace; omit for the namespaces of the caller's grants
     """
     return params_of(locals())
@@ -2699,7 +2699,7 @@ def create_token(
     """Create a token. Only this answer contains it.
 
     name: Name of the identity; tokens with one name are one identity
-    scopes: Scopes of the token: read, run, publish, review, admin
+    scopes: Scopes of the token: read, run, publish, review, metrics, audit, admin
     namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
     kind: Whether the token belongs to a person or an agent
     expires: Lifetime of the token (e.g., '90d'); omit for no end

@@ -43,6 +43,11 @@ def is_admin(identity: Identity) -> bool:
     return "admin" in identity.scopes
 
 
+def is_auditor(identity: Identity) -> bool:
+    """Return whether the identity reads the audit trail, and the runs and the usage of all identities."""
+    return allows(identity, "audit")
+
+
 def allows(identity: Identity, scope: Scope) -> bool:
     """Return whether the identity has the scope. `admin` includes every scope."""
     return scope in identity.scopes or is_admin(identity)

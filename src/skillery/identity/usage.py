@@ -217,25 +217,25 @@ class UsageParts(NamedTuple):
 class GetUsage(Params, frozen=True, kw_only=True):
     """Return the used amount and the limit of each quota."""
 
-    identity: Annotated[str, about("Identity; omit for the caller (only admins may name others)")] = ""
+    identity: Annotated[str, about("Identity; omit for the caller (only admins and auditors may name others)")] = ""
     namespace: Annotated[str, about("Namespace; omit for the namespaces of the caller's grants")] = ""
 
 
 async def get_usage(usage: UsageParts, identity: Identity, params: GetUsage) -> IdentityUse:
-    """Return the use of the caller, or of another identity if the caller is an admin."""
+    """Return the use of the caller, or of another identity if the caller is an admin or auditor."""
     name = parse_identity(params.identity) if params.identity else identity.name
     if name != identity.name:
-        access.require(identity, "admin")
+        access.require(identity, "audit")
     namespaces = [grant.removesuffix(".*") for grant in identity.namespaces if grant != "*"]
     if params.namespace:
         namespaces = [parse_namespace(params.namespace.removesuffix(".*"))]
         if not access.covers(identity, f"{namespaces[0]}.x"):
-            access.require(identity, "admin")
+            access.require(identity, "audit")
     elif name != identity.name:
         namespaces = []
-    sees = partial(access.covers_all, identity)
+    sees = partial(access.covers_all, identity) if not access.is_auditor(identity) else lambda _: True
     work = partial(read_usage, quotas=usage.quotas, identity=name, namespaces=namespaces, sees=sees)
     return await usage.registry.read_page(work)
 
 
-METHODS = (Method(get_usage, "read", audits=""),)
+METHODS = (Method(get_usage, "read", audits="", for_auditors=True),)

@@ -157,4 +157,4 @@ async def list_audit(registry: Registry, _: Identity, params: ListAudit) -> Audi
     return await registry.read_page(work)
 
 
-METHODS = (Method(list_audit, "admin", audits=""),)
+METHODS = (Method(list_audit, "audit", audits=""),)

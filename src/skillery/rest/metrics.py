@@ -198,7 +198,7 @@ class Metrics:
     def operations(self) -> tuple[Operation, ...]:
         """The description of the endpoint for OpenAPI."""
         plain = Response("The text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
-        needs: Scope | None = "admin" if self._readers == "admin" else None
+        needs: Scope | None = "metrics" if self._readers == "admin" else None
         return (
             Operation("GET", "/metrics", "Metrics of the server", {200: plain}, needs=needs, is_open=needs is None),
         )
@@ -206,12 +206,12 @@ class Metrics:
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Send all metrics.
 
-        If only admins may read the metrics, raise the errors of `Gate.admit`: HttpRefusal 401 for a caller without a
-        valid token, and NotAllowed for a caller without the scope admin.
+        With the setting `metrics = "admin"`, raise the errors of `Gate.admit`: HttpRefusal 401 for a caller without a
+        valid token, and NotAllowed for a caller without the scope metrics.
         """
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
-            await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
+            await self._measured.gate.admit(scope, headers, "metrics", "read_metrics")
         if self._peers is None:
             text = await self._own_text()
         else:

@@ -48,7 +48,7 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
     Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
     ended.
     """
-    run = find_run(connection, identity, run_id)
+    run = find_run(connection, identity, run_id, needs="admin")
     cancelled = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
     if not connection.execute(
         cancelled.values(cancel_requested_at=datetime.now(UTC), cancel_requested_by=identity.name)

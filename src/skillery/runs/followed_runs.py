@@ -267,7 +267,7 @@ class Following:
         has expired.
         """
         active = self._active.find(run_id)
-        if active is not None and (active.identity.name == identity.name or access.is_admin(identity)):
+        if active is not None and (active.identity.name == identity.name or access.is_auditor(identity)):
             return Followed(LocalRun(active), self._closing)
         row, blob = await self._database.read(partial(_run_and_log, identity=identity, run_id=run_id))
         if row.finished_at is not None:
@@ -278,5 +278,7 @@ class Following:
 
 def _run_and_log(connection: Connection, *, identity: Identity, run_id: str) -> tuple[Row[Any], BlobRow | None]:
     row = find_run(connection, identity, run_id)
-    blob = find_blob(connection, identity=identity, blob_id=row.logs_blob) if row.logs_blob else None
+    # Auditors read the log as a part of the run, and no other blobs.
+    owner = Identity(row.identity)
+    blob = find_blob(connection, identity=owner, blob_id=row.logs_blob) if row.logs_blob else None
     return row, blob

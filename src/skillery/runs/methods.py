@@ -177,7 +177,7 @@ class ListRuns(Params, frozen=True, kw_only=True):
         Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, about("Only runs with this status")
     ] = msgspec.UNSET
     since: Annotated[str, about("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
-    identity: Annotated[str, about("Only runs of this identity (only admins may name others)")] = ""
+    identity: Annotated[str, about("Only runs of this identity (only admins and auditors may name others)")] = ""
     limit: PageLimit = 50
     cursor: Cursor = ""
 
@@ -213,8 +213,8 @@ async def cancel_run(cancellation: Cancellation, identity: Identity, params: Can
 
 
 READING = (
-    Method(get_run, "read", audits=""),
-    Method(read_run_log, "read", audits=""),
-    Method(list_runs, "read", audits=""),
+    Method(get_run, "read", audits="", for_auditors=True),
+    Method(read_run_log, "read", audits="", for_auditors=True),
+    Method(list_runs, "read", audits="", for_auditors=True),
     Method(cancel_run, "run", audits="run_id"),
 )

@@ -1,4 +1,4 @@
-"""get_run and list_runs: the records of runs, for the callers of the runs and for admins."""
+"""get_run and list_runs: the records of runs, for the callers of the runs, admins and auditors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, literal_column, select, tuple_
 
-from skillery.backends import Identity, NetworkUse, Progress, Used
+from skillery.backends import Identity, NetworkUse, Progress, Scope, Used
 from skillery.contents.blob_rows import output_blobs, output_files
 from skillery.context.queue import PackageWait
 from skillery.database import in_utc
@@ -83,16 +83,16 @@ class RunFilter(msgspec.Struct, frozen=True):
     identity: str = ""
 
 
-def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any]:
+def find_run(connection: Connection, identity: Identity, run_id: str, *, needs: Scope = "audit") -> Row[Any]:
     """Return the row of a run, with the columns of its skill.
 
-    Raise RunNotFound if there is no such run, or if it is a run of another identity and the caller is not an admin.
-    Raise InvalidParams if the id contains a NUL.
+    Raise RunNotFound if there is no such run, or if it is a run of another identity and the caller does not have the
+    scope `needs`. Raise InvalidParams if the id contains a NUL.
     """
     if "\0" in run_id:
         raise InvalidParams("the run id contains a NUL character", hint="Pass the run_id of an answer.", param="run_id")
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
-    if row is None or (row.identity != identity.name and not access.is_admin(identity)):
+    if row is None or (row.identity != identity.name and not access.allows(identity, needs)):
         raise RunNotFound(f"there is no run '{run_id[:80]}'", hint="list_runs shows yours.", run_id=run_id[:80])
     return row
 
@@ -213,15 +213,18 @@ def result_in(connection: Connection, row: Row[Any]) -> str | None:
 def read_runs(
     connection: Connection, *, identity: Identity, key: bytes, filters: RunFilter, limit: int, cursor: str
 ) -> RunPage:
-    """Return a page of the runs that match `filters`, newest first. Only an admin gets the runs of other identities.
+    """Return a page of the runs that match `filters`, newest first. Only admins and auditors get the runs of other
+    identities.
 
-    `key` signs the cursors. Raise NotAllowed if `filters` names another identity and the caller is not an admin. Raise
+    `key` signs the cursors. Raise NotAllowed if `filters` names another identity and the caller is neither. Raise
     InvalidCursor if the cursor belongs to another listing, and InvalidParams if `since` is not a time.
     """
-    sees_all = access.is_admin(identity)
+    sees_all = access.is_auditor(identity)
     if filters.identity not in {"", identity.name} and not sees_all:
         raise NotAllowed(
-            f"only an admin lists the runs of '{filters.identity[:80]}'", hint="Leave 'identity' out for your own."
+            f"only admins and auditors list the runs of '{filters.identity[:80]}'",
+            hint="Leave 'identity' out for your own.",
+            scope="audit",
         )
     owner = filters.identity if sees_all else identity.name
     bound_to = ("list_runs", owner, filters.skill, filters.status, filters.since)

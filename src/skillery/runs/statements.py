@@ -178,4 +178,4 @@ async def get_run_statement(statements: RunStatements, identity: Identity, param
     return await statements.make(identity, params.run_id, with_args=params.disclose == "args")
 
 
-METHODS = (Method(get_run_statement, "read", audits=""),)
+METHODS = (Method(get_run_statement, "read", audits="", for_auditors=True),)

@@ -79,6 +79,8 @@ SCOPES: dict[Scope, str] = {
     "run": "run skills and code, and create blobs",
     "publish": "publish skills",
     "review": "review versions, and approve or reject them",
+    "metrics": "read the metrics of this server",
+    "audit": "read the audit trail, and the runs and usage of all identities",
     "admin": "administer this server",
 }
 _YEAR = 365 * 24 * 3600

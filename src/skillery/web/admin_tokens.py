@@ -13,14 +13,13 @@ from skillery.formats.names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.secret_grants import check_value
-from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
+from skillery.identity.tokens import SCOPES, CreateToken, ListTokens, create_token, list_tokens
 from skillery.methods.table import METHODS
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.admin import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 from skillery.web.visits import VALUE_OF_SECRET
 
-SCOPES = ("read", "run", "publish", "review", "admin")
 MOST = 500
 """The maximum number of tokens on the page."""
 FIELDS = ("name", "scopes", "namespaces", "expires")
