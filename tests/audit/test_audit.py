@@ -5,6 +5,7 @@ databases.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -17,11 +18,12 @@ import pytest
 from skillery.methods.table import METHODS
 from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.proof.test_keys import register, signed
 from tests.support.needing import create, needing
 from tests.support.people import Caller, Who
-from tests.support.processes import eventually
+from tests.support.prefork import FORKED
+from tests.support.processes import eventually, free_port
 from tests.support.wheels import make_wheel
 
 CHANGING = [name for name, method in METHODS.items() if method.audits != ""]
@@ -638,6 +640,76 @@ def test_pages_hold_every_entry_once_newest_first(trail: Trail) -> None:
     rows = [entry for page in found for entry in page]
     assert [entry["subject"] for entry in rows] == tokens[::-1]
     assert [entry["seq"] for entry in rows] == sorted((entry["seq"] for entry in rows), reverse=True)
+
+
+def test_after_returns_later_entries_oldest_first(trail: Trail) -> None:
+    tokens = [_create_token(trail) for _ in range(5)]
+    asked = {"identity": f"{trail.name}-admin"}
+    first = trail.entries(**asked)[-1]["seq"]
+
+    page = trail.admin("list_audit", **asked, after=first, limit=3)
+    rest = trail.entries(**asked, after=page["entries"][-1]["seq"])
+
+    assert [entry["subject"] for entry in page["entries"] + rest] == tokens[1:]
+    assert page["next_cursor"] is None
+    assert trail.entries(after=0, limit=1)[0]["seq"] == 1
+    error = trail.admin.error("list_audit", after=0, cursor="x")
+    assert (error["code"], error["data"]["param"]) == (-32602, "cursor")
+
+
+def test_a_reader_with_after_gets_entries_of_concurrent_writers_without_a_gap(trail: Trail) -> None:
+    """On Postgres, transactions of several connections write at the same time."""
+    writers = [Caller(trail.admin.url, Who(f"{trail.name}-w{number}", "admin", "*")) for number in range(6)]
+    last = trail.entries(limit=1)[0]["seq"]
+
+    def write(writer: Caller) -> None:
+        for _ in range(8):
+            writer("create_token", name=f"{trail.name}-made", scopes=["read"])
+
+    seen: list[dict[str, Any]] = []
+
+    def read() -> int:
+        page = trail.entries(after=last + len(seen))
+        seen.extend(page)
+        assert [entry["seq"] for entry in seen] == [last + number + 1 for number in range(len(seen))]
+        return len(page)
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        writing = [pool.submit(write, writer) for writer in writers]
+        while not all(each.done() for each in writing):
+            read()
+    while read():
+        pass
+
+    assert [each.result() for each in writing] == [None] * len(writers)
+    made = [entry["identity"]["name"] for entry in seen if entry["action"] == "create_token"]
+    assert sorted(name for name in made if trail.name in name) == sorted(
+        [f"{trail.name}-w{number}" for number in range(6)] * 8
+    )
+
+
+@pytest.mark.full(after=1)
+def test_audit_follow_prints_each_entry_once_across_a_restart(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    port, out = str(free_port()), tmp_path / "entries.jsonl"
+    server = start_server("--port", port)
+
+    def names() -> list[str]:
+        entries = map(json.loads, out.read_text().splitlines())
+        return [entry["after"]["name"] for entry in entries if entry["action"] == "create_token"]
+
+    follow = [FORKED, "audit", "follow", "--after", "0", "--json", "--url", server.url]
+    with out.open("w") as file, subprocess.Popen(follow, stdout=file, env=clean_environment()) as process:
+        server.rpc("create_token", name="first", scopes=["read"])
+        eventually(lambda: names() == ["first"])
+        server.stop()
+        start_server("--port", port).rpc("create_token", name="second", scopes=["read"])
+        eventually(lambda: names() == ["first", "second"])
+        process.terminate()
+
+    seqs = [json.loads(line)["seq"] for line in out.read_text().splitlines()]
+    assert seqs == list(range(1, len(seqs) + 1))
 
 
 def test_a_cursor_is_good_for_its_own_filters_only(trail: Trail) -> None:

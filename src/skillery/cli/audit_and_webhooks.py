@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, print_change
+from skillery.cli.options import Target, home_options, json_option, print_change, target_options
+from skillery.cli.output import as_json as json_text
 from skillery.cli.output import clean, print_json
-from skillery.cli.verbs import Table, Verb, argument, changed, option, values_option
+from skillery.cli.verbs import MAX_PAGE, Table, Verb, argument, changed, option, values_option
 
 if TYPE_CHECKING:
     from skillery.audit import Head
+    from skillery.client import AsyncClient
 
 
 # -- `skillery audit`: list and verify the audit trail of changes and refused attempts ---------------------------------
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 def audit() -> None:
     """List and verify the audit trail.
 
-    The trail records every change and every refused attempt. `list` requires a token with the scope audit, with --url
-    and for the home, unless the setting auth is "open". `head` and `verify` read the database of the home, even while a
-    server is running.
+    The trail records every change and every refused attempt. `list` and `follow` require a token with the scope audit,
+    with --url and for the home, unless the setting auth is "open". `head` and `verify` read the database of the home,
+    even while a server is running.
     """
 
 
@@ -88,6 +90,61 @@ def verify(noted: str | None, state: Path | None, target: Target, as_json: bool)
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
+FOLLOW_SECONDS = 1.0
+"""Seconds between two requests of `audit follow` while there are no new entries, or while the server is away."""
+
+
+@audit.command("follow")
+@click.option(
+    "--after",
+    type=click.IntRange(0),
+    help="Begin behind the entry with this number. 0 begins with the first entry.  [default: the newest entry]",
+)
+@target_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object in a line for each entry.")
+def follow(after: int | None, target: Target, as_json: bool) -> None:
+    """Print new entries of the audit trail, oldest first, until Ctrl-C. Each entry is printed once.
+
+    To continue later, pass the `seq` of the last printed entry as --after. If the server restarts, the command waits
+    for it. The command requires a token with the scope audit.
+    """
+    from skillery.cli.connection import with_client
+
+    with_client(target, lambda client: _follow(client, after, as_json))
+
+
+async def _follow(client: AsyncClient, after: int | None, as_json: bool) -> None:
+    import asyncio
+
+    from skillery.client import AnsweredError, ClientError
+
+    if after is None:
+        after = next((entry["seq"] for entry in (await client.list_audit(limit=1))["entries"]), 0)
+    is_away = False
+    # The first request fails at once: an address or a token may be wrong.
+    page = await client.list_audit(after=after, limit=MAX_PAGE)
+    while True:
+        for entry in page["entries"]:
+            after = entry["seq"]
+            click.echo(json_text(entry, indent=0) if as_json else clean(_line(entry)))
+        if not page["entries"]:
+            await asyncio.sleep(FOLLOW_SECONDS)
+        try:
+            page, is_away = await client.list_audit(after=after, limit=MAX_PAGE), False
+        except ClientError as error:
+            if isinstance(error, AnsweredError) and error.type not in {"busy", "unavailable", "rate_limited"}:
+                raise
+            if not is_away:
+                click.echo(clean(f"waiting for the server: {error}"), err=True)
+            page, is_away = {"entries": [], "next_cursor": None}, True
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    change = _change(entry["before"], entry["after"])
+    words = [entry["at"], _caller(entry), entry["address"] or "local", entry["action"], entry["subject"]]
+    return " ".join([str(entry["seq"]), *filter(None, [*words, _outcome(entry), change])])
+
+
 def _head(text: str) -> Head:
     from skillery.audit import Head
 
@@ -146,6 +203,7 @@ audit.add_command(
             help="Only entries at or after this time: 2026-11-22 or 2026-11-22T09:30:00Z.",
         ),
         option("--until", metavar="TIME"),
+        fixed={"after": None},
         bundled=False,
         help="List the entries of the audit trail, newest first.",
     )

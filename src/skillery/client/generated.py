@@ -1750,7 +1750,7 @@ class AuditEntry(TypedDict):
 
 
 class AuditPage(TypedDict):
-    """A page of the audit trail, newest first."""
+    """A page of the audit trail, newest first. With `after`, the oldest entry is first, and `next_cursor` is null."""
 
     entries: list[AuditEntry]
     next_cursor: str | None
@@ -2827,8 +2827,9 @@ def list_audit(
     until: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
+    after: int | None = None,
 ) -> AuditPage:
-    """List changes and refused attempts, newest first.
+    """List changes and refused attempts, newest first, or oldest first with `after`.
 
     identity: Only entries of this identity
     action: Only this action, usually the name of a method
@@ -2838,6 +2839,7 @@ def list_audit(
     until: Only entries before this time
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
+    after: Only entries behind the entry with this number, oldest first; 0 begins with the first entry
     """
     return params_of(locals())
 

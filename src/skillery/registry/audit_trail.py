@@ -1,4 +1,4 @@
-"""list_audit: pages of the audit trail, newest entry first, with keyset cursors."""
+"""list_audit: pages of the audit trail, newest entry first with keyset cursors, or oldest first after an entry."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from skillery.backends import Identity
@@ -69,7 +70,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPage(msgspec.Struct, frozen=True):
-    """A page of the audit trail, newest first."""
+    """A page of the audit trail, newest first. With `after`, the oldest entry is first, and `next_cursor` is null."""
 
     entries: Sequence[AuditEntry]
     next_cursor: NextCursor
@@ -89,6 +90,16 @@ def read_audit(connection: Connection, key: bytes, filters: AuditFilter, *, limi
     page = fitting_items([_entry(row) for row in rows[:limit]])
     next_cursor = make_cursor(key, bound_to, (str(page[-1].seq),)) if len(rows) > len(page) else None
     return AuditPage(page, next_cursor)
+
+
+def read_audit_after(connection: Connection, filters: AuditFilter, *, after: int, limit: int) -> AuditPage:
+    """Return the entries behind the entry with the number `after`, oldest first.
+
+    Numbers have the order of the commits: a transaction holds the head of the trail from its entry to its commit. So
+    the reader of a page never misses an entry that appears later with a smaller number.
+    """
+    oldest_first = select(audit).where(audit.c.seq > after, *_conditions(filters)).order_by(audit.c.seq).limit(limit)
+    return AuditPage(fitting_items([_entry(row) for row in connection.execute(oldest_first)]), None)
 
 
 def _conditions(filters: AuditFilter) -> list[ColumnElement[bool]]:
@@ -138,7 +149,7 @@ def _raw(text: str | None) -> msgspec.Raw:
 
 
 class ListAudit(Params, frozen=True, kw_only=True):
-    """List changes and refused attempts, newest first."""
+    """List changes and refused attempts, newest first, or oldest first with `after`."""
 
     identity: Annotated[str, about("Only entries of this identity")] = ""
     action: Annotated[str, about("Only this action, usually the name of a method")] = ""
@@ -148,10 +159,24 @@ class ListAudit(Params, frozen=True, kw_only=True):
     until: Annotated[str, about("Only entries before this time")] = ""
     limit: PageLimit = 50
     cursor: Cursor = ""
+    after: Annotated[
+        Annotated[int, Meta(ge=0, lt=1 << 62)] | msgspec.UnsetType,
+        about("Only entries behind the entry with this number, oldest first; 0 begins with the first entry"),
+    ] = msgspec.UNSET
 
 
 async def list_audit(registry: Registry, _: Identity, params: ListAudit) -> AuditPage:
     filters = parse_filter(params.identity, params.action, params.subject, params.outcome, params.since, params.until)
+    if params.after is not msgspec.UNSET:
+        if params.cursor:
+            raise InvalidParams(
+                "'after' and 'cursor' are two orders",
+                hint="After a page, pass the last seq as 'after'.",
+                param="cursor",
+            )
+        return await registry.read_page(
+            partial(read_audit_after, filters=filters, after=params.after, limit=params.limit)
+        )
     work = partial(read_audit, key=registry.cursor_key, filters=filters, limit=params.limit, cursor=params.cursor)
     # Slow: with a filter, one page may read many entries.
     return await registry.read_page(work)
