@@ -19,7 +19,7 @@ from skillery.database import Change, before_commit
 from skillery.database.tables import events
 
 EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
-BY_REQUEST: frozenset[EventType] = frozenset({"run_failed", "seal"})
+BY_REQUEST: frozenset[EventType] = frozenset({"run_failed", "seal", "audit"})
 """Event types that a webhook gets only if it names them, because there are very many of these events."""
 _ADD = Change(insert(events), ("id", "type", "skill", "created_at", "data_json"))
 

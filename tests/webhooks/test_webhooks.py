@@ -174,8 +174,24 @@ def test_run_failed_event_requires_explicit_subscription(
     assert message.data["error_type"] == "ValueError"
     assert (message.data["name"], message.data["version"]) == (f"{new_name}.x", "1.0.0")
     assert b"secret detail" not in message.body
-    assert not {"run_failed", "seal"} & {*everything["events"]}
+    assert not {"run_failed", "seal", "audit"} & {*everything["events"]}
     assert rpc("remove_webhook", id=everything["id"])["dropped"] == 1  # the publication
+
+
+def test_an_audit_webhook_gets_each_entry_of_the_trail_in_order(
+    rpc: Rpc, receiver: Receiver, add_webhook: AddWebhook, new_name: str
+) -> None:
+    first = rpc("list_audit", limit=1)["entries"][0]["seq"]
+    add_webhook(rpc, events=["audit"])
+    rpc("create_token", name=new_name, scopes=["read"])
+    rpc.error("yank_version", name=f"{new_name}.x", version="1.0.0", reason="wrong")
+
+    messages = receiver.wait_for_accepted(3)
+    entries = rpc("list_audit", after=first)["entries"]
+
+    assert [message.data for message in messages] == entries[: len(messages)]
+    assert {message.json["type"] for message in messages} == {"audit"}
+    assert [entry["action"] for entry in entries][:3] == ["add_webhook", "create_token", "yank_version"]
 
 
 def test_a_new_webhook_gets_no_earlier_events(

@@ -270,7 +270,14 @@ def store_seal(connection: Connection, draft: Draft, envelope: str) -> Literal["
     if draft.attestations:
         covered = update(attestations).where(attestations.c.id.in_(draft.attestations))
         connection.execute(covered.values(seal_seq=seal.seq))
-    events.record(connection, "seal", seq=seal.seq, sha256=sha256, at=seal.at, runs=seal.runs.count)
+    sent: dict[str, Any] = {
+        "seq": seal.seq,
+        "sha256": sha256,
+        "at": seal.at,
+        "runs": seal.runs.count,
+        "envelope": envelope,
+    }
+    events.record(connection, "seal", **sent)
     return "stored"
 
 

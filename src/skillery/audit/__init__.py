@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, insert, literal_column, null, select, update
 
 from skillery.backends import Identity
 from skillery.context.request import current
 from skillery.database import Change, Database, Statement, before_commit
-from skillery.database.tables import audit, audit_head
+from skillery.database.tables import audit, audit_head, events, webhooks
 from skillery.errors import Unavailable
 
 Outcome = Literal["done", "refused"]
@@ -31,6 +32,24 @@ LONGEST = 255
 _HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash).with_for_update())
 _ADD = Change(insert(audit), [column.name for column in audit.c])
 _MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
+_EVENT = "audit"
+# Only a webhook that names this type gets it. Other registries do not write each entry twice.
+_ADD_EVENT = Change(
+    insert(events).from_select(
+        ("id", "type", "skill", "created_at", "data_json"),
+        select(
+            bindparam("event_id", type_=events.c.id.type),
+            literal_column(f"'{_EVENT}'"),
+            null(),
+            bindparam("created", type_=events.c.created_at.type),
+            bindparam("data", type_=events.c.data_json.type),
+        ).where(
+            select(webhooks.c.id)
+            .where(webhooks.c.events_json.like(literal_column(f"'%\"{_EVENT}\"%'")), webhooks.c.gone_at.is_(None))
+            .exists()
+        ),
+    )
+)
 
 
 class Actor(Protocol):
@@ -150,7 +169,8 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     """Write entries after the last entry of the trail, in the given order. Raise Unavailable if the stored head is
     missing.
 
-    Other writers wait until this transaction ends, so no two entries have the same previous entry.
+    Other writers wait until this transaction ends, so no two entries have the same previous entry. Each entry becomes
+    an event, if there is a webhook for this type.
     """
     heads = _HEAD.rows(connection)
     if not heads:
@@ -159,14 +179,26 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
             hint="An admin of this server must run skillery audit verify.",
         )
     [(seq, previous)] = heads
-    rows = []
+    rows, sent = [], []
     for entry in entries:
         seq += 1
         digest = hash_of(seq, previous, msgspec.structs.astuple(entry))
         rows.append({"seq": seq, "previous": previous, "hash": digest, **msgspec.structs.asdict(entry)})
+        at = datetime.fromisoformat(entry.at)
+        sent.append({"event_id": f"evt_{secrets.token_hex(12)}", "created": at, "data": _data(rows[-1])})
         previous = digest
     _ADD.run_many(connection, rows)
+    _ADD_EVENT.run_many(connection, sent)
     _MOVE_HEAD.run_later(connection, seq=seq, hash=previous)
+
+
+def _data(row: Mapping[str, Any]) -> str:
+    """Return the members of the event about an entry: the fields that `list_audit` returns, as JSON."""
+    identity = None if row["identity"] is None else {"name": row["identity"], "kind": row["identity_kind"]}
+    states = {name: msgspec.Raw((row[f"{name}_json"] or "null").encode()) for name in ("before", "after")}
+    plain = ("seq", "at", "address", "request_id", "action", "subject", "outcome", "code", "count", "hash")
+    fields = {name: row[name] for name in plain} | {"identity": identity, "type": row["error_type"], **states}
+    return msgspec.json.encode(fields).decode()
 
 
 def take_turn(connection: Connection) -> None:

@@ -69,6 +69,7 @@ EventType = Literal[
     "quota_near",
     "run_failed",
     "seal",
+    "audit",
 ]
 
 

@@ -235,7 +235,9 @@ webhook = click.Group(
             "add_webhook",
             _print_added,
             argument("url_", "URL"),
-            values_option("--event", "events", "TYPE,…", "Types of events.  [default: all except run_failed and seal]"),
+            values_option(
+                "--event", "events", "TYPE,…", "Types of events.  [default: all except run_failed, seal and audit]"
+            ),
             values_option("--skill", "skills", "NAME,…", "Skills or namespaces ('sales.*').  [default: all]"),
             help="Send events to URL, and print the secret of the webhook once.",
         ),

@@ -2734,7 +2734,7 @@ def add_webhook(
     """Send events to a URL, as signed HTTP requests. Only this answer contains the secret.
 
     url: Target of the requests (e.g., 'https://hooks.example.org/skillery')
-    events: Types of events; omit for all except run_failed and seal
+    events: Types of events; omit for all except run_failed, seal and audit
     skills: Only events about these: skills ('sales.report') or namespaces ('sales.*'); omit for all
     """
     return params_of(locals())

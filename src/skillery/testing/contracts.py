@@ -65,7 +65,23 @@ OF_TYPE: dict[str, dict[str, Any]] = {
         "error_type": "ValueError",
         "duration_ms": 12.5,
     },
-    "seal": {"seq": 812, "sha256": "0" * 64, "at": "2026-11-28T09:00:00.000000Z", "runs": 1840},
+    "seal": {"seq": 812, "sha256": "0" * 64, "at": "2026-11-28T09:00:00.000000Z", "runs": 1840, "envelope": "{}"},
+    "audit": {
+        "seq": 4711,
+        "at": "2026-11-28T09:00:00.000000Z",
+        "identity": {"name": "ann", "kind": "person"},
+        "address": "192.0.2.7",
+        "request_id": "req_1",
+        "action": "create_token",
+        "subject": "tok_1",
+        "outcome": "done",
+        "code": None,
+        "type": None,
+        "count": 1,
+        "before": None,
+        "after": {"name": "bob"},
+        "hash": "0" * 64,
+    },
 }
 """The members of `data` by the type of the event, without the common ones."""
 

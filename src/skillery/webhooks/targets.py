@@ -51,7 +51,7 @@ class AddWebhook(Params, frozen=True, kw_only=True):
     """Send events to a URL, as signed HTTP requests. Only this answer contains the secret."""
 
     url: Annotated[str, about("Target of the requests (e.g., 'https://hooks.example.org/skillery')")]
-    events: Annotated[list[str], about("Types of events; omit for all except run_failed and seal")] = []
+    events: Annotated[list[str], about("Types of events; omit for all except run_failed, seal and audit")] = []
     skills: Annotated[
         list[str], about("Only events about these: skills ('sales.report') or namespaces ('sales.*'); omit for all")
     ] = msgspec.field(default_factory=list)
