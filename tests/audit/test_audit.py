@@ -225,6 +225,11 @@ def _revoke_token(trail: Trail) -> str:
     return token_id
 
 
+def _rotate_token(trail: Trail) -> str:
+    _create_token(trail)
+    return str(trail.admin("rotate_token", name=trail.name, overlap="1s")["name"])
+
+
 def _revoke_identity(trail: Trail) -> str:
     name = f"{trail.name}-left"
     trail.admin("create_token", name=name, scopes=["read"], expires="1h")
@@ -344,6 +349,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "reset_workspace": _reset_workspace,
     "delete_workspace": _delete_workspace,
     "create_token": _create_token,
+    "rotate_token": _rotate_token,
     "revoke_token": _revoke_token,
     "revoke_identity": _revoke_identity,
     "add_webhook": _add_webhook,

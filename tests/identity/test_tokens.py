@@ -198,6 +198,66 @@ def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_se
     assert made["token"] not in again.out
 
 
+def test_a_rotated_token_stays_valid_for_the_overlap_only(token: Command, tokens_server: Server, new_name: str) -> None:
+    rights = ("--scope", "read,publish", "--namespace", "sales.*", "--agent", "--expires", "30d")
+    old = token("create", "--name", new_name, *rights, "--json").json
+
+    new = token("rotate", new_name, "--overlap", "3s", "--json").json
+
+    for key in ("name", "kind", "scopes", "namespaces"):
+        assert new[key] == old[key]
+    lifetime = datetime.fromisoformat(new["expires_at"]) - datetime.fromisoformat(new["created_at"])
+    assert (new["replaced"], lifetime) == ([old["id"]], timedelta(days=30))
+    assert status_of(tokens_server, f"Bearer {new['token']}") == 200
+    eventually(lambda: status_of(tokens_server, f"Bearer {old['token']}") == 401)
+    assert status_of(tokens_server, f"Bearer {new['token']}") == 200
+
+
+def test_rotate_token_never_extends_an_old_token(tokens_server: Server, admin: str, new_name: str) -> None:
+    rpc = Rpc(tokens_server.url, admin)
+    old = rpc("create_token", name=new_name, scopes=["read"], expires="1h")
+
+    new = rpc("rotate_token", name=new_name, overlap="7d", expires="2h")
+
+    assert new["replaced_until"] == old["expires_at"] < new["expires_at"]
+    assert rpc.error("rotate_token", name=new_name, overlap="never")["data"]["param"] == "overlap"
+    assert rpc.error("rotate_token", name=f"{new_name}-none")["code"] == -32003
+
+
+def test_rotate_token_refuses_tokens_with_different_rights(tokens_server: Server, admin: str, new_name: str) -> None:
+    rpc = Rpc(tokens_server.url, admin)
+    for scope in ("read", "run"):
+        rpc("create_token", name=new_name, scopes=[scope])
+
+    assert rpc.error("rotate_token", name=new_name)["code"] == -32004
+    assert len([row for row in rpc("list_tokens")["tokens"] if row["name"] == new_name]) == 2
+
+
+@pytest.mark.full(after=1)
+def test_max_days_limits_new_tokens_and_doctor_reports_those_without_an_end(
+    start_server: Callable[..., Server],
+) -> None:
+    limited: Any = {"SKILLERY_AUTH": "tokens", "SKILLERY_TOKENS_MAX_DAYS": "30"}
+    server = start_server(env=limited)
+    home = ("--home", str(server.home))
+    create = ("token", "create", "--name", "ann", "--scope", "admin", *home)
+    made = skillery(*create, "--json", **limited)
+    rpc = Rpc(server.url, made.json["token"])
+    lasting = datetime.fromisoformat(made.json["expires_at"]) - datetime.fromisoformat(made.json["created_at"])
+    never, longer = (rpc.error("create_token", name="x", scopes=["read"], expires=end) for end in ("never", "31d"))
+
+    assert lasting == timedelta(days=30)
+    for error in (never, longer):
+        assert (error["code"], error["data"]["param"]) == (-32602, "expires")
+        assert "tokens.max_days" in error["message"]
+    assert skillery(*create, "--expires", "31d", **limited).code == 3
+    assert {row["name"]: row["remarks"] for row in rpc("list_tokens")["tokens"]} == {
+        "admin": ["never_expires"],
+        "ann": [],
+    }
+    assert "2 live, 1 without an end" in skillery("doctor", *home, **limited).out
+
+
 def test_token_revoke_refuses_an_unknown_token_by_name(token: Command) -> None:
     refused = token("revoke", "nothing")
 

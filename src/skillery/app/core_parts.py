@@ -46,6 +46,7 @@ from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.offboarding import Identities
 from skillery.identity.quotas import Quotas
+from skillery.identity.token_methods import TokenRules
 from skillery.identity.usage import UsageParts
 from skillery.identity.web_sessions import Signer, WebSessions, web_key
 from skillery.importing import Importer, ImportLimits
@@ -146,8 +147,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
 
     Raise StartupError if a part cannot be built or started.
     """
-    database, backends, home = base.database, base.backends, base.home
-    quotas = quotas_of(base.settings)
+    database, backends, home, quotas = base.database, base.backends, base.home, quotas_of(base.settings)
     refusals, once, compilers = Refusals(database), Once(database, home.server_id), CompilePool()
     stack.push_async_callback(compilers.close)
     stack.push_async_callback(refusals.close)
@@ -166,10 +166,9 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     await _start(base, runtime, publisher, disks, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
-    sender = sender_of(base.settings)
+    trust, sender = Trust(registry, backends.verifier, backends.authenticator), sender_of(base.settings)
     deliveries = Deliveries(database, home.server_id, sender, base.settings.webhooks, base.events)
     stack.push_async_callback(deliveries.close)
-    trust = Trust(registry, backends.verifier, backends.authenticator)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     views, revocations = base.settings, Revocations(database, backends.signing)
     return Core(
@@ -205,6 +204,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         ),
         marketplaces=Marketplaces(exports, views.marketplace_name, views.index_skills, thin),
         usage=UsageParts(registry, quotas),
+        token_rules=TokenRules(registry, base.settings.tokens.max_days),
         once=once,
         refusals=refusals,
         collector=collector,

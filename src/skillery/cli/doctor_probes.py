@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from skillery.database import Database
     from skillery.plugins import Plugins
     from skillery.settings.load import Settings
-    from skillery.webhooks.targets import WebhookCounts
 
 
 # -- The row of `skillery doctor` about webhooks -----------------------------------------------------------------------
@@ -41,11 +40,12 @@ FIX = "skillery webhook list shows the errors, and skillery webhook dead ID the 
 def webhooks_probe(settings: Settings) -> Probe:
     """Return the number of webhooks, waiting events and dead letters. A failing webhook does not stop a server."""
     from skillery.app.builders import sender_of
+    from skillery.webhooks.targets import count_webhooks
 
     try:
         sender_of(settings)
         with open_database(settings) as database:
-            counts = _counts(database)
+            counts = _read(database, count_webhooks)
     except StartupError as error:
         return Probe("webhooks", False, str(error), "Correct the section [webhooks] of the settings.")
     except SkilleryError as error:
@@ -60,14 +60,32 @@ def webhooks_probe(settings: Settings) -> Probe:
     return Probe("webhooks", not problem_count, detail, FIX, required=False)
 
 
-def _counts(database: Database) -> WebhookCounts | None:
-    """Return the figures, or None if the database has no tables of this release yet."""
+def _read(database: Database, read: Callable[[Any], Any]) -> Any:
+    """Return the result of `read`, or None if the database has no tables of this release yet."""
     from skillery.database import migrate
-    from skillery.webhooks.targets import count_webhooks
 
     if database.is_sqlite and not Path(database.url.database or "").exists():
         return None
-    return database.read_now(count_webhooks) if migrate.current(database) == migrate.head() else None
+    return database.read_now(read) if migrate.current(database) == migrate.head() else None
+
+
+# -- The row of `skillery doctor` about tokens -------------------------------------------------------------------------
+
+
+def tokens_probe(settings: Settings) -> Probe:
+    """Return the number of live tokens without an end, old and unused ones. They do not stop a server."""
+    from skillery.identity.tokens import read_tokens, remarked
+
+    fix = "skillery token list shows them. Rotate or revoke them. tokens.max_days limits new ones."
+    try:
+        with open_database(settings) as database:
+            kept = _read(database, read_tokens)
+    except (StartupError, SkilleryError) as error:
+        return Probe("tokens", False, str(error), "Check the setting 'database'.", required=False)
+    live = [token for token in kept.tokens if token.status == "live"] if kept else []
+    words = remarked(live)
+    detail = f"{len(live)} live{f', {words}' if words else ''}" if live else "none"
+    return Probe("tokens", not words, detail, fix, required=False, off=not live)
 
 
 OWN_PROBES = ("storage", "authenticator", "sandbox")
@@ -91,6 +109,7 @@ def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[s
         _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
+        tokens_probe(settings),
         _vulnerabilities(settings),
         _fonts(),
         *_sandbox(plugins, settings),

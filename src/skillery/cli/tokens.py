@@ -1,4 +1,4 @@
-"""`skillery token`: create, list and revoke tokens.
+"""`skillery token`: create, list, rotate and revoke tokens.
 
 Without --url, these commands open the database directly, even while a server uses it. This is safe, because a user who
 can write to the home can do everything that an admin can do.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.options import Target, filled, json_option, print_change, target_options, user_of_this_machine
 from skillery.cli.output import clean, is_terminal, print_json
-from skillery.cli.verbs import Table, Verb, changed
+from skillery.cli.verbs import Table, Verb, changed, option
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -51,7 +52,10 @@ def token() -> None:
     help="Namespaces for publishing; '*' means all.",
 )
 @click.option(
-    "--expires", callback=filled, default="never", metavar="TIME", help="Lifetime: 90d, 12h.  [default: never]"
+    "--expires",
+    callback=filled,
+    metavar="TIME",
+    help="Lifetime: 90d, 12h or never.  [default: never, or tokens.max_days]",
 )
 @click.option("--agent", is_flag=True, help="The token belongs to an agent, not to a person.")
 @target_options
@@ -60,7 +64,7 @@ def create(
     name: str,
     scopes: tuple[str, ...],
     namespaces: tuple[str, ...],
-    expires: str,
+    expires: str | None,
     agent: bool,
     target: Target,
     as_json: bool,
@@ -75,7 +79,7 @@ def create(
         "scopes": [scope for scope in _split_values(scopes) if scope],
         "namespaces": _split_values(namespaces),
         "kind": "agent" if agent else "person",
-        "expires": expires,
+        **({"expires": expires} if expires else {}),
     }
     if target.url:
         from skillery.cli.connection import with_client
@@ -117,7 +121,31 @@ def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
 
     with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        return _plain(database.write_now(lambda connection: insert_token(connection, actor, **params)))
+        work = partial(insert_token, actor=actor, **params, max_days=_max_days(target))
+        return _plain(database.write_now(work))
+
+
+def _rotate_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
+    from skillery.audit import local_actor
+    from skillery.identity.token_methods import replace_tokens
+
+    options = {name: value for name, value in params.items() if value is not None}
+    with open_home_database(target) as database:
+        actor = local_actor(user_of_this_machine())
+        work = partial(replace_tokens, actor=actor, **options, max_days=_max_days(target))
+        return _plain(database.write_now(work))
+
+
+def _max_days(target: Target) -> int:
+    return target.load().settings.tokens.max_days
+
+
+def _print_rotated(rotated: Mapping[str, Any]) -> None:
+    click.echo(clean(rotated["token"]))
+    expiry = f"until {rotated['expires_at']}" if rotated["expires_at"] else "without expiry"
+    click.echo(clean(f"{rotated['id']}: the new token of {rotated['name']}, {expiry}."), err=True)
+    click.echo(clean(f"{', '.join(rotated['replaced'])}: valid until {rotated['replaced_until']}."), err=True)
+    print_change("rotated", err=True)
 
 
 def _list_in_home(target: Target, _params: dict[str, Any]) -> dict[str, Any]:
@@ -146,14 +174,26 @@ token.add_command(
         "list_tokens",
         Table(
             "tokens",
-            "id name kind scopes namespaces status expires last_used",
+            "id name kind scopes namespaces status expires last_used remarks",
             scopes=lambda row: (", " if is_terminal() else ",").join(row["scopes"]),
             namespaces=lambda row: " ".join(row["namespaces"]) or "-",
             expires=lambda row: row["expires_at"] or "never",
             last_used=lambda row: row["last_used_at"] or "never",
+            remarks=lambda row: " ".join(row["remarks"]) or "-",
         ),
         at_home=_list_in_home,
         help="List all tokens, including expired and revoked tokens. The secret parts of tokens are not shown.",
+    )
+)
+token.add_command(
+    Verb(
+        "rotate",
+        "rotate_token",
+        _print_rotated,
+        option("--overlap", metavar="TIME", help="How long the old tokens stay valid: 1h, 7d.  [default: 24h]"),
+        option("--expires", metavar="TIME", help="Lifetime of the new token.  [default: that of the newest one]"),
+        at_home=_rotate_in_home,
+        help="Replace the tokens of the identity NAME by a new one with the same rights, and print it once.",
     )
 )
 token.add_command(

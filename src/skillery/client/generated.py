@@ -96,6 +96,7 @@ __all__ = [
     "RemovedWebhook",
     "RevokedIdentity",
     "RevokedKey",
+    "RotatedToken",
     "Run",
     "RunError",
     "RunLog",
@@ -1577,12 +1578,29 @@ class Token(TypedDict):
     expires_at: str | None
     revoked_at: str | None
     last_used_at: str | None
+    remarks: list[Literal["never_expires", "old", "unused"]]
 
 
 class Tokens(TypedDict):
     """Every token that was ever created, oldest first."""
 
     tokens: list[Token]
+
+
+class RotatedToken(TypedDict):
+    """Result of `rotate_token`. No other method returns `token`."""
+
+    token: str
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    replaced: list[str]
+    replaced_until: str | None
 
 
 class LeftBehind(TypedDict):
@@ -2712,6 +2730,16 @@ def list_tokens(self: Any) -> Tokens:
     return params_of(locals())
 
 
+def rotate_token(self: Any, name: str, *, overlap: str | None = None, expires: str | None = None) -> RotatedToken:
+    """Replace the live tokens of an identity by a new one with the same rights. Only this answer contains it.
+
+    name: Name of the identity
+    overlap: How long the old tokens stay valid (e.g., '24h')
+    expires: Lifetime of the new token (e.g., '90d'); omit for that of the newest one
+    """
+    return params_of(locals())
+
+
 def revoke_token(self: Any, id: str) -> Token:
     """Revoke a token permanently.
 
@@ -2917,6 +2945,7 @@ class Methods:
     collect_garbage = blocking(collect_garbage)
     create_token = blocking(create_token)
     list_tokens = blocking(list_tokens)
+    rotate_token = blocking(rotate_token)
     revoke_token = blocking(revoke_token)
     revoke_identity = blocking(revoke_identity)
     add_webhook = blocking(add_webhook)
@@ -3005,6 +3034,7 @@ class AsyncMethods:
     collect_garbage = awaited(collect_garbage)
     create_token = awaited(create_token)
     list_tokens = awaited(list_tokens)
+    rotate_token = awaited(rotate_token)
     revoke_token = awaited(revoke_token)
     revoke_identity = awaited(revoke_identity)
     add_webhook = awaited(add_webhook)
@@ -3091,6 +3121,7 @@ class BatchMethods:
     collect_garbage = batched(collect_garbage)
     create_token = batched(create_token)
     list_tokens = batched(list_tokens)
+    rotate_token = batched(rotate_token)
     revoke_token = batched(revoke_token)
     revoke_identity = batched(revoke_identity)
     add_webhook = batched(add_webhook)

@@ -1,12 +1,12 @@
-"""Tokens of the registry: create, list and revoke them."""
+"""Tokens of the registry: create, read and end their rows."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, text, update
@@ -15,18 +15,24 @@ from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import in_utc
-from skillery.database.registry import Registry
 from skillery.database.tables import tokens
 from skillery.errors import Conflict, InvalidParams, NotAllowed, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.method import Given, Method, Params, about
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 JUST_REVOKED = timedelta(seconds=5)
 """Longer than any server takes to learn of a revocation, and to end the calls that it has admitted before."""
 Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
+Remark = Literal["never_expires", "old", "unused"]
+REMARKS: dict[Remark, str] = {
+    "never_expires": "without an end",
+    "old": "older than a year",
+    "unused": "unused for 90 days",
+}
+OLD = timedelta(days=365)
+UNUSED = timedelta(days=90)
 BOOTSTRAP = "admin"
 """The name of the token that the first start of a server creates."""
 _strings = msgspec.json.Decoder(tuple[str, ...])
@@ -47,6 +53,8 @@ class Token(msgspec.Struct, frozen=True):
     revoked_at: datetime | None
     last_used_at: datetime | None
     """Updated at most once a minute."""
+    remarks: tuple[Remark, ...] = ()
+    """For live tokens: `never_expires`, `old` (created a year ago), `unused` (for 90 days)."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -100,15 +108,17 @@ def insert_token(
     namespaces: Sequence[str] = (),
     kind: Kind = "person",
     expires: str = "",
+    max_days: int = 0,
     created_by: str | None = None,
 ) -> CreatedToken:
     """Create a token. Tokens with the same name are one identity, which keeps its runs and blobs when a token ends.
 
-    `created_by` is the name of the actor by default. Raise InvalidName if the name is invalid. Raise InvalidParams if
-    scopes, namespaces or `expires` are invalid. Raise Conflict if a valid token with this name has the other `kind`
-    (person or agent). Raise NotAllowed if the tokens of the actor were just revoked.
+    `max_days` is the longest lifetime, and the default; 0 means no limit. `created_by` is the name of the actor by
+    default. Raise InvalidName if the name is invalid. Raise InvalidParams if scopes, namespaces or `expires` are
+    invalid. Raise Conflict if a valid token with this name has the other `kind` (person or agent). Raise NotAllowed if
+    the tokens of the actor were just revoked.
     """
-    lifetime = parse_lifetime(expires)
+    lifetime = _lifetime(expires, max_days)
     now = datetime.now(UTC)
     secret = new_token()
     created = CreatedToken(
@@ -122,13 +132,28 @@ def insert_token(
         created_by=actor.name if created_by is None else created_by,
         expires_at=now + lifetime if lifetime else None,
     )
-    _one_at_a_time(connection)
+    one_at_a_time(connection)
     _check_actor(connection, actor)
     _check_kind(connection, created)
     _insert(connection, created)
     after = {key: getattr(created, key) for key in ("name", "kind", "scopes", "namespaces", "expires_at")}
     audit.record(connection, actor, "create_token", created.id, after=after)
     return created
+
+
+def _lifetime(expires: str, max_days: int) -> timedelta | None:
+    """Return the lifetime of a new token. Raise InvalidParams if it is longer than `max_days`."""
+    if not max_days:
+        return parse_lifetime(expires)
+    longest = timedelta(days=max_days)
+    lifetime = parse_lifetime(expires) if expires else longest
+    if lifetime is None or lifetime > longest:
+        raise InvalidParams(
+            f"a token of this server lives at most {max_days} days (tokens.max_days)",
+            hint=f"Write {max_days}d or less, or leave 'expires' out.",
+            param="expires",
+        )
+    return lifetime
 
 
 def create_short_token(connection: Connection, identity: Identity, rule_id: str, lifetime: timedelta) -> CreatedToken:
@@ -172,17 +197,24 @@ def first_token(connection: Connection) -> CreatedToken | None:
 
     If several servers start at the same time, only one of them creates the token.
     """
-    _one_at_a_time(connection)
+    one_at_a_time(connection)
     if connection.scalar(select(exists().select_from(tokens))):
         return None
     server, created_by = audit.SERVER, "first start"
     return insert_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=created_by)
 
 
-def read_tokens(connection: Connection) -> Tokens:
-    """Return all tokens, also revoked and expired ones, oldest first."""
-    rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
+def read_tokens(connection: Connection, name: str | None = None) -> Tokens:
+    """Return all tokens, or those of a name, also revoked and expired ones, oldest first."""
+    chosen = select(tokens) if name is None else select(tokens).where(tokens.c.name == name)
+    rows = connection.execute(chosen.order_by(tokens.c.created_at, tokens.c.id))
     return Tokens([_token(row) for row in rows])
+
+
+def remarked(tokens: Iterable[Token]) -> str:
+    """Return how many tokens have each remark, such as `2 without an end, 1 unused for 90 days`, or ""."""
+    counts = Counter(remark for token in tokens for remark in token.remarks)
+    return ", ".join(f"{counts[remark]} {words}" for remark, words in REMARKS.items() if counts[remark])
 
 
 def end_token(connection: Connection, actor: Actor, token_id: str) -> Token:
@@ -203,7 +235,7 @@ def end_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     return revoked
 
 
-def _one_at_a_time(connection: Connection) -> None:
+def one_at_a_time(connection: Connection) -> None:
     """Prevent other transactions from changing tokens until this transaction ends, so that the result of a check stays
     true.
 
@@ -277,64 +309,30 @@ def _token(row: Any) -> Token:
     revoked_at = in_utc(row.revoked_at)
     is_over = expires_at is not None and expires_at <= datetime.now(UTC)
     created_at = in_utc(row.created_at)
-    assert created_at is not None
+    status: Status = "revoked" if revoked_at else "expired" if is_over else "live"
+    last_used_at = in_utc(row.last_used_at)
     return Token(
         id=row.id,
         name=row.name,
         kind=row.kind,
         scopes=_strings.decode(row.scopes_json),
         namespaces=_strings.decode(row.namespaces_json),
-        status="revoked" if revoked_at else "expired" if is_over else "live",
+        status=status,
         created_at=created_at,
         created_by=row.created_by,
         expires_at=expires_at,
         revoked_at=revoked_at,
-        last_used_at=in_utc(row.last_used_at),
+        last_used_at=last_used_at,
+        remarks=_remarks(created_at, expires_at, last_used_at) if status == "live" else (),
     )
 
 
-# -- create_token ------------------------------------------------------------------------------------------------------
-
-
-class CreateToken(Params, frozen=True, kw_only=True):
-    """Create a token. Only this answer contains it."""
-
-    name: Annotated[str, about("Name of the identity; tokens with one name are one identity")]
-    scopes: Annotated[list[str], about("Scopes of the token: read, run, publish, review, metrics, audit, admin")]
-    namespaces: Annotated[
-        list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
-    ] = []
-    kind: Annotated[
-        Literal["person", "agent"], about("Whether the token belongs to a person or an agent", default="person")
-    ] = "person"
-    expires: Annotated[Given, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
-
-
-async def create_token(registry: Registry, identity: Identity, params: CreateToken) -> CreatedToken:
-    work = partial(
-        insert_token,
-        actor=identity,
-        name=params.name,
-        scopes=params.scopes,
-        namespaces=params.namespaces,
-        kind=params.kind,
-        expires=params.expires,
-    )
-    return await registry.write(work)
-
-
-# -- list_tokens -------------------------------------------------------------------------------------------------------
-
-
-class ListTokens(Params, frozen=True, kw_only=True):
-    """List all tokens, without their secrets."""
-
-
-async def list_tokens(registry: Registry, _: Identity, __: ListTokens) -> Tokens:
-    return await registry.read(read_tokens)
-
-
-METHODS = (
-    Method(create_token, "admin", audits="name"),
-    Method(list_tokens, "admin", audits=""),
-)
+def _remarks(created_at: datetime, expires_at: datetime | None, last_used_at: datetime | None) -> tuple[Remark, ...]:
+    """Return why an admin should look at a live token."""
+    now = datetime.now(UTC)
+    applies: dict[Remark, bool] = {
+        "never_expires": expires_at is None,
+        "old": now - created_at >= OLD,
+        "unused": now - (last_used_at or created_at) >= UNUSED,
+    }
+    return tuple(remark for remark, is_true in applies.items() if is_true)

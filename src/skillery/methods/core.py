@@ -18,6 +18,7 @@ from skillery.exports.marketplaces import Marketplaces
 from skillery.git_views import Repositories
 from skillery.identity.idempotency import Once
 from skillery.identity.offboarding import Identities
+from skillery.identity.token_methods import TokenRules
 from skillery.identity.usage import UsageParts
 from skillery.identity.web_sessions import Signer
 from skillery.importing import Importer
@@ -80,6 +81,7 @@ class Core:
     repositories: Repositories
     marketplaces: Marketplaces
     usage: UsageParts
+    token_rules: TokenRules
     once: Once
     refusals: Refusals
     collector: Collector

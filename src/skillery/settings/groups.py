@@ -107,6 +107,12 @@ class Seals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 60.0
 
 
+class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`max_days` is the longest lifetime of a new token, and the default one. 0 means no limit."""
+
+    max_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
+
+
 class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The archive of known vulnerabilities. "": no check. `osv_seconds` is the time between two looks at its files."""
 

@@ -37,6 +37,7 @@ from skillery.settings.groups import (
     Scan,
     Seals,
     Signing,
+    Tokens,
     Trust,
     Webhooks,
 )
@@ -114,6 +115,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_limits: MaxLimits = MaxLimits()
     quotas: Quotas = Quotas()
     blobs: BlobLifetimes = BlobLifetimes()
+    tokens: Tokens = Tokens()
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
     imports: Imports = Imports()

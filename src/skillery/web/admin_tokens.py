@@ -13,7 +13,8 @@ from skillery.formats.names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.secret_grants import check_value
-from skillery.identity.tokens import SCOPES, CreateToken, ListTokens, create_token, list_tokens
+from skillery.identity.token_methods import CreateToken, ListTokens, create_token, list_tokens
+from skillery.identity.tokens import REMARKS, SCOPES, remarked
 from skillery.methods.table import METHODS
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.admin import admin_page, asks_again
@@ -38,6 +39,8 @@ async def _tokens(request: PageRequest, **values: Any) -> Page:
         "tokens": tokens[:MOST],
         "count": len(tokens),
         "scopes": SCOPES,
+        "remarks": REMARKS,
+        "remarked": remarked(tokens),
         "made": None,
         "typed": {},
         "chosen": [],
