@@ -168,6 +168,8 @@ def test_sighup_reads_the_settings_again_and_loses_no_request(
             assert [one.result() for one in pending] == ["done"] * 3
         eventually(lambda: len(workers_of(server)) == 2 and not set(workers_of(server)) & old)
         eventually(lambda: metric(server, "skillery_workers") == 2)
+        (entry,) = Rpc(server.url)("list_audit", action="change_settings")["entries"]
+        assert (entry["before"], entry["after"]) == ({"metrics": "off"}, {"metrics": "open"})
     finally:
         assert server.stop() == 0, server.log.read_text()[-4000:]
 

@@ -694,6 +694,25 @@ def test_a_reader_with_after_gets_entries_of_concurrent_writers_without_a_gap(tr
     )
 
 
+@pytest.mark.full(after=2)
+def test_changed_settings_are_an_entry_without_credentials(start_server: Callable[..., Server]) -> None:
+    for metrics, index in (("off", "https://ann:hunter2@a.example/simple"), ("open", "https://ann:hunter3@a.example")):
+        env = {"SKILLERY_METRICS": metrics, "SKILLERY_PACKAGES_INDEX_URLS": index}
+        server = start_server(env=env)
+        server.stop()
+    rpc = start_server("--port", str(free_port()), env=env).rpc
+
+    (entry,) = rpc("list_audit", action="change_settings")["entries"]
+    assert (entry["identity"]["name"], entry["before"]["metrics"], entry["after"]["metrics"]) == (
+        "skillery",
+        "off",
+        "open",
+    )
+    assert entry["before"].keys() == {"metrics", "packages.index_urls"}
+    assert entry["before"]["packages.index_urls"] != entry["after"]["packages.index_urls"]
+    assert "hunter" not in json.dumps(entry)
+
+
 @pytest.mark.full(after=1)
 def test_audit_follow_prints_each_entry_once_across_a_restart(
     start_server: Callable[..., Server], tmp_path: Path

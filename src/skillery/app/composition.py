@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import platform
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection
 
 from skillery import __version__, audit
 from skillery.app.builders import Counts, counts_of_one_process, defined_in, documents_of
@@ -33,7 +38,8 @@ from skillery.context.budget import Budget
 from skillery.context.disks import Disks
 from skillery.context.request import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
-from skillery.database import Database, migrate, without_password
+from skillery.database import Database, migrate, take_turns, without_password
+from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.read_only import find_read_only, refuse_read_only
 from skillery.errors import StartupError
 from skillery.http.gate import Gate
@@ -49,11 +55,13 @@ from skillery.plugins.calls import Failures as PluginFailures
 from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
 from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityChecks
+from skillery.registry.cursors import cursor_key
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.ended_runs import note_seen
 from skillery.runs.records import span_of_count
 from skillery.settings.load import Settings, is_loopback
+from skillery.settings.sources import leaves
 from skillery.skills.figures import popular_skills
 from skillery.versions.new_versions import rebuild_derived_rows
 
@@ -222,6 +230,40 @@ def _edge(
         ),
         resource=resource,
     )
+
+
+# -- Entries of the audit trail about changed settings -----------------------------------------------------------------
+
+
+_NOTED = "settings"
+"""The name of the value of the registry with the settings of the last started server."""
+_OF_ONE_SERVER = frozenset({"home", "host", "port", "workers"})
+_HIDDEN = re.compile(r"^(backends|plugins)\.|^database$|(urls?|password|secret|token|key)$", re.IGNORECASE)
+
+
+def note_settings(connection: Connection, settings: Settings) -> None:
+    """Record which settings differ from those of the server that started last on this database, if any do.
+
+    A server calls this function at each start, so also after SIGHUP. Values that may contain credentials are recorded
+    as a keyed hash: an entry shows that they have changed.
+    """
+    take_turns(connection, _NOTED, "")
+    key = cursor_key(connection)
+    now = {
+        name: f"hidden:{hmac.digest(key, repr(value).encode(), 'sha256').hex()[:16]}" if _HIDDEN.search(name) else value
+        for name, value in leaves(msgspec.to_builtins(settings, enc_hook=str))
+        if name not in _OF_ONE_SERVER
+    }
+    text, stored = msgspec.json.encode(now), find_value(connection, _NOTED)
+    if text == stored:
+        return
+    forget_value(connection, _NOTED)
+    keep_value(connection, _NOTED, text)
+    if stored is not None:
+        earlier, now = msgspec.json.decode(stored), msgspec.json.decode(text)
+        names = sorted(name for name in {*earlier, *now} if earlier.get(name) != now.get(name))
+        before, after = ({name: side.get(name) for name in names} for side in (earlier, now))
+        audit.record(connection, audit.SERVER, "change_settings", "settings", before=before, after=after)
 
 
 def _write(database: Database, server: str, disks: Disks) -> None:

@@ -20,7 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.background_jobs import sweep_periodically
 from skillery.app.builders import Counts, counts_of_one_process
-from skillery.app.composition import open_server
+from skillery.app.composition import note_settings, open_server
 from skillery.app.connection_admission import ConnectionAdmission, ConnectionCount
 from skillery.app.connection_protocol import Connection
 from skillery.app.connection_transport import Bounds
@@ -206,6 +206,7 @@ async def serve_on(
     ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
     following = asyncio.create_task(until) if until is not None else None
     async with _opened(process) as (core, edge):
+        await core.registry.write(partial(note_settings, settings=settings))
         # Last, so that a failed start does not use up the bootstrap token.
         token = await _first_token(core.identities.authenticator)
         admission = _admission(settings, process.counts.connections, ceiling)
