@@ -422,6 +422,29 @@ def test_secret_set_refuses_a_missing_or_replaced_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_rekey_makes_a_new_key_and_servers_use_it_at_once(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    for name in ("ONE", "TWO"):
+        skillery("secret", "set", name, "--value-from-stdin", *home, stdin=name.lower().encode())
+    file = tmp_path / "home" / "secrets.key"
+    old = file.read_text()
+
+    done = skillery("secret", "rekey", "--new-key", *home)
+
+    assert done.code == 0, done.err
+    new = file.read_text()
+    assert (len(new.split()), new != old, file.stat().st_mode & 0o777) == (1, True, 0o600)
+    assert skillery("secret", "set", "THREE", "--value-from-stdin", *home, stdin=b"3").code == 0
+    entry = skillery("audit", "list", *home, "--action", "rekey_secrets", "--json").json["entries"][0]
+    assert entry["after"] == {"secrets": 2, "new_key": True}
+    file.write_text(old)  # the values are encrypted with the new key alone
+    assert (
+        "another key"
+        in skillery("secret", "rekey", *home).err
+        + skillery("secret", "set", "FOUR", "--value-from-stdin", *home, stdin=b"4").err
+    )
+
+
 def test_run_with_an_undecryptable_secret_fails_with_its_name(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -6,6 +6,7 @@ who can write the database without the key can neither read a value nor move a v
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,31 @@ class Keys:
         except OSError as error:
             raise Unavailable(f"the key file of secrets cannot be written: {error.strerror}") from None
 
+    def add(self) -> None:
+        """Put a new key into the first line of the key file: it encrypts, and the old keys still decrypt."""
+        from cryptography.fernet import Fernet
+
+        self._replace(Fernet.generate_key().decode() + "\n" + self._read_file())
+
+    def drop_old(self) -> None:
+        """Remove all keys but the first from the key file."""
+        self._replace(self._read_file().split()[0] + "\n")
+
+    def _replace(self, text: str) -> None:
+        """Replace the key file in one step, with the same owner and mode. Raise Unavailable if that is not possible."""
+        if self._given:
+            raise Unavailable("the key of secrets is a setting", hint="Change the setting: the first key encrypts.")
+        new = self._file.with_name(f"{self._file.name}.new")
+        try:
+            stat = self._file.stat()
+            new.unlink(missing_ok=True)
+            make_key_file(new, text.encode("ascii"))
+            os.chown(new, stat.st_uid, stat.st_gid)
+            new.chmod(stat.st_mode & 0o770)
+            new.replace(self._file)
+        except OSError as error:
+            raise Unavailable(f"the key file of secrets cannot be written: {error.strerror}") from None
+
     def _read_file(self) -> str:
         """Return the text of the key file; `_NoKey` if it does not exist, `Unavailable` if all users can open it."""
         try:
@@ -128,6 +154,23 @@ class DatabaseSecrets(Secrets):
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
         return lambda transaction: self._values.take(name, within=transaction) is not None
+
+    def rekey(self, new_key: bool) -> int:
+        """Encrypt all secrets again with the first key. Return their number. With `new_key`, first add a key to the key
+        file, and remove the old keys afterwards.
+
+        If the process is killed in between, the file has the new and the old keys, and a second call goes on.
+        """
+        if new_key:
+            self._keys.add()
+        names = self.names()
+        for name in names:
+            value = self.get(name)
+            if value is not None:
+                self.set(name, value)
+        if new_key:
+            self._keys.drop_old()
+        return len(names)
 
     def _encrypted(self, name: str, value: str) -> bytes:
         return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))

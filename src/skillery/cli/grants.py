@@ -181,6 +181,28 @@ def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
     _print(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
 
 
+@secret.command("rekey")
+@click.option("--new-key", is_flag=True, help="Make a new key before, and remove the old keys from the key file after.")
+@home_options
+@json_option
+def rekey(new_key: bool, target: Target, as_json: bool) -> None:
+    """Encrypt all secrets of the database again, with the first key of the key file.
+
+    A running server uses the new key at once. If several servers have a copy of the key file, leave --new-key out, and
+    follow the steps in the documentation. Do not set secrets at the same time.
+    """
+    from skillery.audit import local_actor, record
+
+    with _opened(target.load().settings) as (database, secrets):
+        encrypt = getattr(secrets, "rekey", None)
+        if encrypt is None:
+            raise click.UsageError("the secrets backend of the settings has no key of this server")
+        count = encrypt(new_key)
+        actor, after = local_actor(user_of_this_machine()), {"secrets": count, "new_key": new_key}
+        database.write_now(lambda connection: record(connection, actor, "rekey_secrets", "secrets", after=after))
+    _print(as_json, {"secrets": count, "new_key": new_key}, f"{count} secrets are encrypted with the first key")
+
+
 def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
     if as_json:
         print_json(answer)
