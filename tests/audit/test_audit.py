@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -691,6 +693,56 @@ def test_a_reader_with_after_gets_entries_of_concurrent_writers_without_a_gap(tr
     made = [entry["identity"]["name"] for entry in seen if entry["action"] == "create_token"]
     assert sorted(name for name in made if trail.name in name) == sorted(
         [f"{trail.name}-w{number}" for number in range(6)] * 8
+    )
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps the attributes of log records in `records`. The first request fails."""
+
+    records: list[dict[str, str]]
+    failures: int
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        kind = type(self)
+        kind.failures += 1
+        if kind.failures > 1 and self.path == "/v1/logs" and self.headers["x-key"] == "a b":
+            for record in body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]:
+                fields = {field["key"]: next(iter(field["value"].values())) for field in record["attributes"]}
+                kind.records.append(fields | {"at": record["timeUnixNano"]})
+        self.send_response(200 if kind.failures > 1 else 503)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.full(after=1)
+def test_a_collector_gets_the_whole_trail_in_order(
+    start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
+) -> None:
+    new_database = request.getfixturevalue("new_postgres_database") if database_kind == "postgres" else None
+    collector: Any = type("Here", (Collector,), {"records": [], "failures": 0})
+    with ThreadingHTTPServer(("127.0.0.1", 0), collector) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        env = {"SKILLERY_AUDIT_OTLP": f"http://127.0.0.1:{http.server_port}"}
+        env |= {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=a%20b"}
+        env |= {"SKILLERY_DATABASE": new_database()} if new_database else {}
+        rpc = start_server(env=env).rpc
+        rpc("create_token", name="ann", scopes=["read"])
+        entries = rpc("list_audit", after=0, limit=1000)["entries"]
+        eventually(lambda: len(collector.records) >= len(entries))
+        http.shutdown()
+
+    keys = [(record["skillery.audit.seq"], record["skillery.audit.hash"]) for record in collector.records]
+    assert keys == [(str(entry["seq"]), entry["hash"]) for entry in entries]
+    last, at = collector.records[-1], datetime.fromisoformat(entries[-1]["at"])
+    assert (last["skillery.audit.action"], json.loads(last["skillery.audit.after"])["name"]) == ("create_token", "ann")
+    assert (int(last["at"]) // 1000, "skillery.audit.before" in last) == (
+        (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1),
+        False,
     )
 
 

@@ -64,6 +64,7 @@ from skillery.settings.load import Settings, is_loopback
 from skillery.settings.sources import leaves
 from skillery.skills.figures import popular_skills
 from skillery.versions.new_versions import rebuild_derived_rows
+from skillery.webhooks.audit_export import AuditExport
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -129,6 +130,10 @@ async def open_server(
         checks = VulnerabilityChecks(database, backends.storage, known, core.rechecks, settings.scan.osv_seconds)
         stack.push_async_callback(checks.close)
         checks.start()
+        if settings.audit.otlp:
+            export = AuditExport(database, home.server_id, settings.audit.otlp)
+            await export.start()
+            stack.push_async_callback(export.close)
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
         facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),

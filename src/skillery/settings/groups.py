@@ -107,6 +107,12 @@ class Seals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 60.0
 
 
+class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`otlp` is the address of an OpenTelemetry collector, which gets each entry of the audit trail. "": no export."""
+
+    otlp: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
+
+
 class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`max_days` is the longest lifetime of a new token, and the default one. 0 means no limit."""
 

@@ -20,6 +20,7 @@ import platformdirs
 from skillery.errors import StartupError
 from skillery.settings.groups import (
     ENTRIES,
+    Audit,
     BlobLifetimes,
     DefinedTools,
     Garbage,
@@ -116,6 +117,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quotas: Quotas = Quotas()
     blobs: BlobLifetimes = BlobLifetimes()
     tokens: Tokens = Tokens()
+    audit: Audit = Audit()
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
     imports: Imports = Imports()
