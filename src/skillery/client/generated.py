@@ -47,6 +47,8 @@ __all__ = [
     "ExplainedPolicy",
     "FacetValue",
     "Facets",
+    "FailureGroup",
+    "FailurePage",
     "FileChange",
     "FileFacts",
     "FoundSkill",
@@ -96,6 +98,7 @@ __all__ = [
     "RemovedWebhook",
     "RevokedIdentity",
     "RevokedKey",
+    "Rollback",
     "RotatedToken",
     "Run",
     "RunError",
@@ -132,6 +135,7 @@ __all__ = [
     "Usage",
     "Used",
     "Verified",
+    "VersionBefore",
     "VersionPage",
     "VersionsDiff",
     "Waiver",
@@ -191,6 +195,7 @@ REPEATABLE = frozenset(
         "list_environments",
         "describe_environment",
         "list_skill_usage",
+        "list_failures",
         "get_usage",
         "collect_garbage",
         "list_tokens",
@@ -1187,6 +1192,48 @@ class KeptCode(TypedDict):
     """Whether the code was longer than the kept 64 KiB."""
 
 
+class VersionBefore(TypedDict):
+    """The release before the first version that failed this way."""
+
+    version: str
+    runs: int
+    """Its completed and failed runs, none of which failed this way."""
+
+
+class Rollback(TypedDict):
+    """The labels that point to a failing version, and the version that set_label can point them to."""
+
+    labels: list[str]
+    version: str
+
+
+class FailureGroup(TypedDict):
+    """Failed runs of a skill that have the type, the failing function and the pattern of the message in common."""
+
+    skill: str
+    error_type: str
+    message: str
+    """Of the last run. Only its caller and admins see the values in it."""
+    place: str
+    """The failing line of the skill; "" if there is none."""
+    runs: int
+    callers: int
+    days: list[int]
+    """The failed runs of each day in UTC, oldest first."""
+    since_version: str
+    """The lowest version with this failure in the last 90 days."""
+    last_version: str
+    first_day: str
+    """Day in UTC."""
+    last_at: str
+    last_run_id: str | None
+    """null for a run of another caller, except for admins."""
+    before: VersionBefore | None
+    """null if it has fewer than 20 runs."""
+    rollback: Rollback | None
+    """null if there is no label to move, or no good version."""
+
+
 class RunRecord(TypedDict):
     """The record of a run."""
 
@@ -1221,6 +1268,8 @@ class RunRecord(TypedDict):
     used: NotRequired[RunUse]
     code: NotRequired[KeptCode]
     """The code of a run of run_code; not with wait_ms."""
+    same_failure: NotRequired[FailureGroup]
+    """Failed runs of all callers like this one; not with wait_ms."""
     state: NotRequired[Literal["waiting_for_packages"]]
     """Only while the run waits for packages."""
     packages: NotRequired[PackageWait]
@@ -1504,6 +1553,14 @@ class SkillUsagePage(TypedDict):
     """A page of skills that were read or run in the last 30 days, by name."""
 
     skills: list[SkillUsage]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class FailurePage(TypedDict):
+    """A page of failures."""
+
+    failures: list[FailureGroup]
     next_cursor: str | None
     """For the next page; null on the last page."""
 
@@ -2687,6 +2744,28 @@ def list_skill_usage(
     return params_of(locals())
 
 
+def list_failures(
+    self: Any,
+    *,
+    skill: str | None = None,
+    namespace: str | None = None,
+    days: int | None = None,
+    sort: Literal["harm", "newest"] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> FailurePage:
+    """List which skills fail, most harm first: the failures of your skills, or of all skills for admins.
+
+    skill: Only failures of this skill
+    namespace: Only skills of this namespace and below it
+    days: Only failures of this many days
+    sort: By failed runs times callers (harm), or the last failure first (newest)
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
 def get_usage(self: Any, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
     """Return the used amount and the limit of each quota.
 
@@ -2941,6 +3020,7 @@ class Methods:
     describe_environment = blocking(describe_environment)
     rebuild_environment = blocking(rebuild_environment)
     list_skill_usage = blocking(list_skill_usage)
+    list_failures = blocking(list_failures)
     get_usage = blocking(get_usage)
     collect_garbage = blocking(collect_garbage)
     create_token = blocking(create_token)
@@ -3030,6 +3110,7 @@ class AsyncMethods:
     describe_environment = awaited(describe_environment)
     rebuild_environment = awaited(rebuild_environment)
     list_skill_usage = awaited(list_skill_usage)
+    list_failures = awaited(list_failures)
     get_usage = awaited(get_usage)
     collect_garbage = awaited(collect_garbage)
     create_token = awaited(create_token)
@@ -3117,6 +3198,7 @@ class BatchMethods:
     describe_environment = batched(describe_environment)
     rebuild_environment = batched(rebuild_environment)
     list_skill_usage = batched(list_skill_usage)
+    list_failures = batched(list_failures)
     get_usage = batched(get_usage)
     collect_garbage = batched(collect_garbage)
     create_token = batched(create_token)

@@ -14,8 +14,8 @@ from skillery.method import rows
 from skillery.publishing import methods as publishing
 from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
+from skillery.runs import failures, statements
 from skillery.runs import methods as runs
-from skillery.runs import statements
 from skillery.skills import descriptions, figures, files, listings, search
 from skillery.tools import tool_listings
 from skillery.trust import rules
@@ -64,6 +64,7 @@ METHODS = rows(
     *workspaces.METHODS,
     *environments.METHODS,
     *figures.METHODS,
+    *failures.METHODS,
     *usage.METHODS,
     *garbage.METHODS,
     *token_methods.METHODS,

@@ -18,7 +18,8 @@ from sqlalchemy import ColumnElement, Connection, Table, Text, cast, delete, fun
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import Change, in_utc, take_turns
-from skillery.database.tables import use_days, version_usage
+from skillery.database.tables import failure_days, use_days, version_usage
+from skillery.formats.tracebacks import OTHER, Shape
 
 Outcome = Literal["completed", "failed", "cancelled"]
 SHORTEST_MS = 0.01
@@ -29,6 +30,7 @@ DAYS = 30
 DETAILED_DAYS = 35
 """Days for which callers, programs and the durations of each day are known."""
 KEPT_DAYS = 400
+KEPT_FAILURE_DAYS = 90
 USE_KEY = ("skill_id", "day", "version_id", "caller", "client")
 COUNTED = ("runs", "completed", "failed", "busy_ms", "loads", "reads")
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
@@ -52,8 +54,13 @@ class Usage(msgspec.Struct, frozen=True):
     last_run_at: datetime | None
 
 
-def adding(table: Table, key: Sequence[str], rows: Any = None) -> dict[str, Any]:
-    """Return the INSERT of rows whose counts are added to those of the rows with the same key."""
+def adding(
+    table: Table, key: Sequence[str], rows: Any = None, latest: Sequence[str] = ("last_run_at",)
+) -> dict[str, Any]:
+    """Return the INSERT of rows whose counts are added to those of the rows with the same key.
+
+    The columns `latest` are replaced instead.
+    """
     statements = {}
     for name, dialect in _DIALECTS.items():
         add: Any = dialect.insert(table)
@@ -63,9 +70,7 @@ def adding(table: Table, key: Sequence[str], rows: Any = None) -> dict[str, Any]
         counted = [column.name for column in table.c if column.name not in key]
         statements[name] = add.on_conflict_do_update(
             index_elements=list(key),
-            set_={
-                column: new[column] if column == "last_run_at" else table.c[column] + new[column] for column in counted
-            },
+            set_={column: new[column] if column in latest else table.c[column] + new[column] for column in counted},
         )
     return statements
 
@@ -169,16 +174,78 @@ def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> flo
     return None
 
 
+# -- Failed runs of a skill, by what they have in common ---------------------------------------------------------------
+
+
+MOST_SHAPES = 50
+"""Different shapes that a server counts for a skill and day. Further failures have the shape OTHER."""
+_MOST_KNOWN = 20_000
+_FAILURE_KEY = ("skill_id", "shape", "version_id", "day", "caller")
+_LATEST = ("error_type", "place", "message", "last_run_id", "last_at")
+_COUNT_FAILURE = Change(adding(failure_days, _FAILURE_KEY, latest=_LATEST), (*_FAILURE_KEY, "runs", *_LATEST))
+
+
+class KnownShapes:
+    """The shapes that this server has counted on this day, so that no skill fills the table with new ones."""
+
+    def __init__(self) -> None:
+        self._day = ""
+        self._shapes = set[tuple[int, str]]()
+        self._number = Counter[int]()
+
+    def bounded(self, skill_id: int, shape: Shape) -> Shape:
+        """Return the shape, or OTHER if the skill has too many."""
+        if (today := day_of(datetime.now(UTC))) != self._day:
+            self._day = today
+            self._shapes.clear()
+            self._number.clear()
+        key = skill_id, shape.key
+        if key not in self._shapes:
+            if self._number[skill_id] >= MOST_SHAPES or len(self._shapes) >= _MOST_KNOWN:
+                return OTHER
+            self._shapes.add(key)
+            self._number[skill_id] += 1
+        return shape
+
+
+def count_failure(
+    connection: Connection,
+    skill_id: int,
+    version_id: int,
+    shape: Shape,
+    caller: str,
+    run_id: str,
+    finished_at: datetime,
+) -> None:
+    """Count a failed run. On Postgres, this takes no round trip of its own."""
+    _COUNT_FAILURE.run_later(
+        connection,
+        skill_id=skill_id,
+        shape=shape.key,
+        version_id=version_id,
+        day=day_of(finished_at),
+        caller=caller,
+        runs=1,
+        error_type=shape.error_type,
+        place=shape.place,
+        message=shape.message,
+        last_run_id=run_id,
+        last_at=finished_at,
+    )
+
+
 # -- Old days ----------------------------------------------------------------------------------------------------------
 
 
 def thin_out(connection: Connection) -> None:
     """Join the rows before DETAILED_DAYS: of uses to one for each version and day, of durations to one for each
-    version. Delete uses before KEPT_DAYS.
+    version. Delete uses before KEPT_DAYS, and failures before KEPT_FAILURE_DAYS.
     """
     take_turns(connection, "thin out", "")
     before = first_day(DETAILED_DAYS).isoformat()
     connection.execute(delete(use_days).where(use_days.c.day < first_day(KEPT_DAYS).isoformat()))
+    old_failures = failure_days.c.day < first_day(KEPT_FAILURE_DAYS).isoformat()
+    connection.execute(delete(failure_days).where(old_failures))
     empty: ColumnElement[str] = literal_column("''")
     named = (use_days.c.day < before) & ((use_days.c.caller != empty) | (use_days.c.client != empty))
     by_version = use_days.c.skill_id, use_days.c.day, use_days.c.version_id

@@ -144,8 +144,10 @@ class GetRun(Params, frozen=True, kw_only=True):
 
 async def get_run(following: Following, identity: Identity, params: GetRun) -> RunRecord:
     record = await following.get_run(identity, params.run_id, params.wait_ms)
+    if not params.wait_ms:
+        return record
     # A caller that waits for the end knows the code: models should not read it again with each answer.
-    return msgspec.structs.replace(record, code=msgspec.UNSET) if params.wait_ms else record
+    return msgspec.structs.replace(record, code=msgspec.UNSET, same_failure=msgspec.UNSET)
 
 
 # -- read_run_log ------------------------------------------------------------------------------------------------------

@@ -16,9 +16,11 @@ from skillery.database import in_utc
 from skillery.database.tables import run_code, runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.timestamps import parse_timestamp
+from skillery.formats.tracebacks import shape_of
 from skillery.identity import access
 from skillery.identity.access import Who
 from skillery.registry.cursors import fitting_items, make_cursor, read_cursor
+from skillery.runs.failures import FailureGroup, same_failure
 from skillery.runs.live_output import Shown
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
@@ -32,6 +34,7 @@ from skillery.runs.results import (
     RunRow,
     RunUse,
     Status,
+    if_set,
     waiting_for,
 )
 from skillery.workspaces.usage import WorkspaceUse
@@ -102,7 +105,16 @@ def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRe
 
     Raise RunNotFound if the identity may not see the run or the run does not exist.
     """
-    return record_of(connection, find_run(connection, identity, run_id))
+    row = find_run(connection, identity, run_id)
+    return msgspec.structs.replace(record_of(connection, row), same_failure=_same_failure(connection, identity, row))
+
+
+def _same_failure(connection: Connection, identity: Identity, row: Row[Any]) -> FailureGroup | msgspec.UnsetType:
+    error = _error(row)
+    if error is None or row.skill_name is None:
+        return UNSET
+    shape = shape_of(row.skill_name, error.type, error.message, if_set(error.traceback) or "")
+    return same_failure(connection, identity, row.skill_id, row.skill_name, shape.key) or UNSET
 
 
 def args_of(connection: Connection, *, identity: Identity, run_id: str) -> str | None:

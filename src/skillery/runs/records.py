@@ -22,8 +22,9 @@ from skillery.database import Change, Database, in_utc
 from skillery.database.tables import run_code, runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.names import namespace_of
+from skillery.formats.tracebacks import Shape, shape_of
+from skillery.registry.usage import KnownShapes, count_failure, count_run
 from skillery.registry.usage import Outcome as CountedOutcome
-from skillery.registry.usage import count_run
 from skillery.registry.uses import User, Uses, count_use
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.live_output import whole_log
@@ -123,10 +124,11 @@ def finish_run(
     batch: int | None = None,
     *,
     user: User,
+    shape: Shape | None = None,
     again: bool = False,
 ) -> None:
     """Store the outcome in the row of a run, save its workspace, and count its usage. `batch` is the batch of runs
-    whose seal covers the run. `user` is the user to count it for.
+    whose seal covers the run. `user` is the user to count it for, `shape` what a failure is counted as.
 
     With `again`, an earlier attempt raised an error but may have been committed. The function then does nothing if the
     row has an end.
@@ -164,6 +166,8 @@ def finish_run(
         counted: CountedOutcome = "cancelled" if run.was_stopped else answer.end_status
         count_run(connection, version_id, counted, answer.duration_ms, finished_at)
         count_use(connection, skill_id, version_id, user, counted, answer.duration_ms, finished_at)
+        if shape is not None and counted == "failed":
+            count_failure(connection, skill_id, version_id, shape, user.caller, run.run_id, finished_at)
 
 
 class Recorder:
@@ -179,6 +183,7 @@ class Recorder:
         self._database = database
         self._blobs = blobs
         self._events = events
+        self._shapes = KnownShapes()
         self.ended: Counter[tuple[str, str]] = Counter()
         """The number of ended runs since this server started, by method and status."""
 
@@ -224,6 +229,7 @@ class Recorder:
         version = run.prepared.version
         user = self._uses.user_of(version.name if version else "", run.identity.name, run.client)
         work = partial(finish_run, run=run, answer=answer, outcome=outcome, evidence=evidence, batch=batch, user=user)
+        work = partial(work, shape=self._shape_of(run, answer))
         for pause in END_PAUSES:
             try:
                 await self._database.write(work)
@@ -234,6 +240,14 @@ class Recorder:
             else:
                 return
         await self._database.write(work)
+
+    def _shape_of(self, run: ActiveRun, answer: Run) -> Shape | None:
+        """Return what the failure of a run of a skill is counted as, or None for other runs."""
+        version, error = run.prepared.version, if_set(answer.error)
+        if version is None or error is None or (skill_id := version.stored_ids[1]) is None:
+            return None
+        shape = shape_of(version.name, error.type, error.message, if_set(error.traceback) or "")
+        return self._shapes.bounded(skill_id, shape)
 
 
 def _finished(run: ActiveRun, answer: Run) -> FinishedRun:

@@ -13,6 +13,7 @@ from skillery.contents.blob_rows import OutputFile
 from skillery.context.queue import PackageWait
 from skillery.identity.access import Who
 from skillery.registry.cursors import NextCursor
+from skillery.runs.failures import FailureGroup
 from skillery.runs.packages import GivenEnvironment
 from skillery.workspaces.usage import WorkspaceUse
 
@@ -133,6 +134,9 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     workspace: WorkspaceUse | UnsetType = UNSET
     used: RunUse | UnsetType = UNSET
     code: Annotated[KeptCode | UnsetType, Meta(description="The code of a run of run_code; not with wait_ms")] = UNSET
+    same_failure: Annotated[
+        FailureGroup | UnsetType, Meta(description="Failed runs of all callers like this one; not with wait_ms")
+    ] = UNSET
     state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
     packages: PackageWait | UnsetType = UNSET
 

@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
-from msgspec import Struct
 from pygments.lexers import find_lexer_class_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
+from skillery.formats.tracebacks import Frame
 from skillery.web.display import visible
 
 # -- Source code: tokens are spans of few classes, and hidden characters are boxes -------------------------------------
@@ -127,32 +127,6 @@ def _ending(path: str) -> str:
 
 _LINES_AT_ONCE = 100
 _BEFORE, _AFTER = 4, 2
-_FRAMES = re.compile(
-    r'^  File "([^"\n]+)", line (\d{1,7})(?:, in .*)?$(?:\n {4}\S.*$(?:\n {4}([ ~]*\^[ ~^]*)$)?)?'
-    r"|^ {4}at (?:[^\n(]*\()?([^\n:()]+):(\d{1,7}):(\d{1,7})\)?$",
-    re.MULTILINE,
-)
-"""A frame of a traceback of Python, with its carets, or of Node.js."""
-
-
-class Frame(Struct, frozen=True):
-    """A line of code in a traceback. Python has carets (`marks`) below the line, Node.js a column."""
-
-    path: str
-    line: int
-    marks: str = ""
-    column: int = 0
-
-
-def failing_frame(traceback: str, start: str) -> Frame | None:
-    """Return the innermost frame of a traceback whose path begins with `start`. The path has the rest."""
-    frames = []
-    for python, line, marks, node, node_line, column in _FRAMES.findall(traceback):
-        path = (python or node).removeprefix("/run/code/")
-        if path.startswith(start):
-            path = path.removeprefix(start)
-            frames.append(Frame(path, int(line), marks) if python else Frame(path, int(node_line), "", int(column)))
-    return None if not frames else frames[0] if frames[0].column else frames[-1]
 
 
 def with_mark(text: str, path: str, frame: Frame | None, *, is_file: bool) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from skillery.errors import InvalidParams, NotFound, SkilleryError
 from skillery.failure_types import FailureType
 from skillery.formats.paths import path_problem
+from skillery.formats.tracebacks import failing_frame
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
@@ -21,7 +22,6 @@ from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
-from skillery.web.rendering import failing_frame
 from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of

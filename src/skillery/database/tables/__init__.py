@@ -37,7 +37,15 @@ from skillery.database.tables.identity import (
     web_sessions,
 )
 from skillery.database.tables.proof import advisories, attestations, key_statements, seal_spans, seals, signing_keys
-from skillery.database.tables.runs import idempotency_keys, run_code, run_log_pieces, runs, servers, version_usage
+from skillery.database.tables.runs import (
+    failure_days,
+    idempotency_keys,
+    run_code,
+    run_log_pieces,
+    runs,
+    servers,
+    version_usage,
+)
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
     RESOLVABLE,
@@ -75,6 +83,7 @@ __all__ = [
     "events",
     "exchanged_tokens",
     "exports",
+    "failure_days",
     "idempotency_keys",
     "import_aliases",
     "index_names",

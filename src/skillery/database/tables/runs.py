@@ -188,6 +188,31 @@ run_code = Table(
     comment="The code of run_code, at most 64 KiB of each run.",
 )
 
+failure_days = Table(
+    "failure_days",
+    metadata,
+    # No foreign keys, like use_days.
+    Column("skill_id", Key, primary_key=True, autoincrement=False),
+    # What the same failures have in common, as a hash: skillery.formats.tracebacks.
+    Column("shape", String(16), primary_key=True),
+    Column("version_id", Key, primary_key=True, autoincrement=False),
+    # Day in UTC: 2026-11-24.
+    Column("day", String(10), primary_key=True),
+    # Name of the identity.
+    Column("caller", String(255), primary_key=True),
+    Column("runs", BigInteger, nullable=False),
+    # The last of these runs: its texts, its id and its end.
+    Column("error_type", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("last_run_id", String(64), nullable=False),
+    Column("last_at", Moment, nullable=False),
+    comment="Failed runs of each skill by what they have in common, version, day and caller. After 90 days, none.",
+    # All failures of a skill are one range.
+    sqlite_with_rowid=False,
+)
+Index("ix_failure_days_day", failure_days.c.day)
+
 version_usage = Table(
     "version_usage",
     metadata,

@@ -16,9 +16,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skillery.formats.tracebacks import Frame
 from skillery.web.display import visible
 from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
-from skillery.web.rendering import Frame, has_lexer, highlighted_lines, numbered, with_mark
+from skillery.web.rendering import has_lexer, highlighted_lines, numbered, with_mark
 from skillery.web.views.kinds import (
     BINARY,
     HEAD_BYTES,
