@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -151,10 +152,8 @@ def test_counts_of_failures_are_kept_for_ninety_days(database: Database) -> None
     now = datetime.now(UTC)
     for age in (0, KEPT_FAILURE_DAYS - 1, KEPT_FAILURE_DAYS):
         for run_id in ("run_first", "run_last"):
-            at = now - timedelta(days=age)
-            database.write_now(
-                lambda connection, at=at, run_id=run_id: count_failure(connection, 7, 8, shape, "ann", run_id, at)
-            )
+            count = partial(count_failure, skill_id=7, version_id=8, shape=shape, caller="ann")
+            database.write_now(partial(count, run_id=run_id, finished_at=now - timedelta(days=age)))
 
     database.write_now(thin_out)
 

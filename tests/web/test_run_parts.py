@@ -121,7 +121,7 @@ def test_failed_run_shows_its_failing_line_once(server: Server, new_name: str) -
     assert re.search(r'<span class="failing" id="L2" data-n="2">', page)
     [carets] = re.findall(r'<span class="carets" data-n="">(.*)\n', page)
     assert carets == "\t" + " " * 23 + "~~~~^^^^^^^^^^^"
-    assert text.count("'west<b>'") == 3  # the message, the failing line, and the line in the traceback
+    assert text.count("'west<b>'") == 4  # the message, the remedy, the failing line, and the line in the traceback
     assert '<details class="fold" open><summary><h2 id="traceback">' in page
 
 

@@ -53,6 +53,7 @@ ADDRESSES: dict[str, str] = {
     "/runs/parts": "/runs/{run}/parts/a.txt",
     "/runs/raw": "/runs/{run}/raw/a.txt",
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
+    "/insight/failures": "/insight/failures",
     "/publish": "/publish",
     "/publish/upload": "{upload}",
     "/api": "/api",

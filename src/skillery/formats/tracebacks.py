@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from skillery.failure_types import FailureType
+
 # -- The line at which a run failed ------------------------------------------------------------------------------------
 
 
@@ -58,8 +60,11 @@ _VALUE = re.compile(
 """A part of a message that can be a value of one run: a quoted text, a path, or a word with a digit. Messages are cut
 before, so that hostile ones take no time.
 """
-_NAMES_OF_CODE = {"AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError"}
-"""Exceptions whose quoted words are names in the code, which stay the same from run to run."""
+_NAMES_OF_CODE = {
+    *("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError"),
+    *(FailureType.VALIDATION_ERROR, FailureType.SECRET_MISSING, FailureType.SECRET_NOT_GRANTED),
+}
+"""Failures whose quoted words are names in the code, of inputs or of secrets, which stay the same from run to run."""
 _NAME = re.compile(r"'[A-Za-z_][\w.]*'")
 
 

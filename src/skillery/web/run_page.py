@@ -12,16 +12,17 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from skillery.errors import InvalidParams, NotFound, SkilleryError
-from skillery.failure_types import FailureType
 from skillery.formats.paths import path_problem
 from skillery.formats.tracebacks import failing_frame
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
+from skillery.runs.remedies import Remedy, remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
+from skillery.web.insight_failures import group_of
 from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of
@@ -37,10 +38,14 @@ async def show_run(request: PageRequest) -> Page:
     args = await request.read(partial(args_of, identity=request.identity, run_id=run.run_id))
     code = await _code_of(request, run)
     shown = await shown_parts(request, await result_of(request, run), args, code)
-    skill = or_none(run.skill)
+    skill, telling = or_none(run.skill), None
+    if run.status == "failed" and skill:
+        telling = await request.read_page(partial(telling_input, identity=request.identity, run_id=run.run_id))
     name = f"{skill.name}@{skill.version}" if skill else None
     is_own = run.identity.name == request.identity.name
     limits = limits_of(run)
+    remedy = remedy_of(run, telling, is_at_limit=any(limit.share >= 100 for limit in limits))
+    again, same = f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name else "", or_none(run.same_failure)
     values = {
         "run": run,
         "is_active": is_active,
@@ -61,9 +66,13 @@ async def show_run(request: PageRequest) -> Page:
         "inputs_text": shown.inputs_text,
         "code": shown.code,
         "code_at": code,
-        "failure": _failure_of(run, is_at_limit=any(limit.share >= 100 for limit in limits)),
+        "remedy": remedy,
+        "steps": _steps(run, remedy, again if request.may("run") else "") if remedy else [],
+        "same": group_of(request, same) if same else None,
+        "completed": _completed(run),
+        "traceback": _frames_of(run),
         "skill_at": name,
-        "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
+        "again": again if request.may("run") else "",
         "curl": _curl_of(request.server, run, args),
         "python": _python_of(request.server, run, args),
         "can_cancel": is_active and request.may("run") and (is_own or request.may("admin")),
@@ -103,30 +112,29 @@ async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
     return Code(frame.path, content, frame, is_file=True)
 
 
-class _Failure(NamedTuple):
-    """A failed run in words. `remedy` is "" for an exception of the code of the run."""
-
-    heading: str
-    remedy: str
-    is_of_inputs: bool
-    traceback: str
-    """The frames without the message, which the page shows once."""
-
-
-def _failure_of(run: RunRecord, *, is_at_limit: bool) -> _Failure | None:
-    """Return the failure of a run in words, or None if it has not failed."""
+def _frames_of(run: RunRecord) -> str:
+    """Return the frames of the traceback without the message, which the page shows once."""
     error = or_none(run.error)
-    if error is None:
-        return None
-    frames = (or_none(error.traceback) or "").replace(f"{error.type}: {error.message}", "", 1).strip("\n")
-    # An exception of the code can have the name of a failure of the server. It has a traceback, like a timeout.
-    failure = next((failure for failure in FailureType if failure == error.type), None)
-    if failure is FailureType.VALIDATION_ERROR:
-        return _Failure("The inputs do not match the declared ones", "", True, frames)
-    if failure is not None and (is_at_limit or not or_none(error.traceback)):
-        return _Failure(failure.cause.replace("`", "").rstrip("."), failure.remedy.replace("`", ""), False, frames)
+    traceback = or_none(error.traceback) or "" if error else ""
+    return traceback.replace(f"{error.type}: {error.message}", "", 1).strip("\n") if error else ""
+
+
+def _completed(run: RunRecord) -> str:
     skill = or_none(run.skill)
-    return _Failure(f"{run.tool or (skill.name if skill else 'The code')} raised {error.type}", "", False, frames)
+    return f"/runs?{urlencode({'skill': skill.name, 'status': 'completed'})}" if skill else "/runs?status=completed"
+
+
+def _steps(run: RunRecord, remedy: Remedy, again: str) -> list[tuple[str, str]]:
+    """Return the words and addresses of the buttons of a remedy, the best one first."""
+    skill, same = or_none(run.skill), or_none(run.same_failure)
+    words = {"correct": "Correct the inputs", "change": "Run again with other inputs"}
+    steps = [(words.get(remedy.step, "Run again"), again)]
+    if remedy.step == "completed":
+        steps = [("Inputs of completed runs", _completed(run)), *steps]
+    elif skill and same and same.before and again:
+        at_before = again.replace(f"@{skill.version}/", f"@{same.before.version}/", 1)
+        steps.insert(remedy.step != "before", (f"Run again on {same.before.version}", at_before))
+    return [step for step in steps if step[1]]
 
 
 def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:

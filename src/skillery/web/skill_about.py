@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
+from skillery.runs.failures import ListFailures, list_failures
 from skillery.skills.descriptions import Skill
 from skillery.web.frame import Page, PageRequest
+from skillery.web.insight_failures import group_of
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.skill_agent import read_agent_card
 from skillery.web.skill_opened import (
@@ -80,7 +82,11 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     can_change = may_change(request, opened.name)
     size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
+    page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
     defaults = {
+        "failing_ways": [group_of(request, failure) for failure in page_of_failures.failures]
+        if page_of_failures
+        else [],
         "files_count": len(or_none(skill.files) or ()),
         "inputs": inputs_of(skill.manifest.get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
