@@ -190,6 +190,7 @@ async def test_pages_of_failures_are_accessible(
         await page.goto(path)
         assert await check_axe(page) == [], path
         assert await overflow(page) == [], path
+        assert await page.get_by_role("link", name="Search", exact=True).is_visible() is (width == 390)
     await page.get_by_role("button", name="Roll stable back to 1.2.4").click()
     await page.get_by_text("stable moved from 1.3.0 to 1.2.4").wait_for()
     await page.get_by_role("button", name="Undo").click()

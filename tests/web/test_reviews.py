@@ -115,7 +115,20 @@ def test_each_new_permission_needs_its_tick(shop: Shop) -> None:
 
     assert (status, location) == (303, "/review")
     assert shop.status() == "published"
-    assert "is approved and published" in browser.get("/review").text
+    queue = browser.get("/review").text
+    assert "is approved and published" in queue
+    assert f'<a href="/s/{shop.name}@1.1.0">Open it</a>' in queue
+
+
+def test_queue_begins_with_new_permissions(tokens_sqlite: Server, new_name: str) -> None:
+    bot = token_of(tokens_sqlite, f"{new_name}-robot", "publish", namespaces=[f"{new_name}.*"], is_agent=True)
+    plain = {"name": f"{new_name}.plain", "version": "1.0.0", "kind": "instruction", "description": "A text."}
+    Rpc(tokens_sqlite.url, bot)("create_skill", manifest=plain, skill_md="# Text\n")
+    shop = Shop(tokens_sqlite, new_name)
+
+    queue = shop.browser(shop.bob).get(f"/review?ns={new_name}").text
+
+    assert queue.index(shop.page) < queue.index(f"/review/{new_name}.plain@1.0.0")
 
 
 def test_cached_diff_requires_access_to_both_versions(shop: Shop) -> None:

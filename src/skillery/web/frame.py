@@ -53,6 +53,8 @@ class Done(msgspec.Struct, frozen=True):
 
     text: str
     undo: Undo | None = None
+    page: str = ""
+    """The page of the changed object, if the next page is another one."""
 
 
 class SeeOther(NamedTuple):

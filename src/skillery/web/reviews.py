@@ -218,7 +218,7 @@ async def decide(request: PageRequest) -> Page | SeeOther:
         return await _failed(request, opened, form, error)
     waits = "" if approved.missing is UNSET else ", ".join(approved.missing)
     result = f"; still missing: {waits}" if waits else " and published"
-    return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved{result}."))
+    return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved{result}.", page=opened.exact))
 
 
 async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
@@ -278,13 +278,14 @@ def _short(digest: str) -> str:
 
 
 async def show_queue(request: PageRequest) -> Page:
-    """Show the versions in review that the caller may review, oldest first."""
+    """Show the versions in review that the caller may review: those with new permissions first, then the oldest."""
     namespace = request.query.get("ns", "").strip()
     page = await request.do(list_versions, ListVersions(waiting=True, namespace=namespace, limit=MOST_WAITING))
     reviewable = [version for version in page.versions if access.reviews(request.identity, version.name)]
     rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
     for version in sorted(reviewable, key=lambda version: version.created_at):
         rows.append((version, await _facts(request, version) if len(rows) < 30 else None))
+    rows.sort(key=lambda row: -(row[1]["more"] if row[1] else 0))
     namespaces = sorted({version.name.partition(".")[0] for version in reviewable})
     values = {"rows": rows, "ns": namespace, "namespaces": namespaces, "is_cut": page.next_cursor is not None}
     return Page("reviews_queue.html", "Review", values, "review")
