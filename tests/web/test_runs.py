@@ -93,6 +93,54 @@ def test_a_form_runs_the_skill_with_typed_args(server: Server, new_name: str) ->
     assert 'value="0.5"' in again
 
 
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+async def test_form_shows_defaults_as_ticks_and_words(
+    sqlite_server: Server, open_page: OpenPage, new_name: str
+) -> None:
+    inputs = {
+        "strict": {"type": "boolean", "default": False},
+        "sorted": {"type": "boolean", "default": True},
+        "mode": {"type": "string", "enum": ["slow", "quick"], "default": "quick"},
+        "city": {"type": "string", "required": True},
+        "weeks": {"type": "integer", "default": 12},
+    }
+    make(sqlite_server.rpc, new_name, inputs=inputs)
+    browser = Browser(sqlite_server.url, **HTML)
+    address = f"/s/{new_name}@1.0.0/try"
+    form = browser.get(address).text
+    assert re.findall(r'type="checkbox" name="(a\d)" value="true"( checked)?', form) == [("a0", ""), ("a1", " checked")]
+    assert form.count("default: no") == form.count("default: yes") == 1
+    assert 'value="&#34;quick&#34;" checked>' in form
+    assert "left out" not in form
+    assert 'placeholder="12"' in form
+    assert "city is required." in browser.post(address, browser.fields(address)).text
+
+    page = await open_page(sqlite_server, address)
+    await page.get_by_label("strict").check()
+    await page.get_by_label("sorted").uncheck()
+    await page.get_by_label("slow").check()
+    await page.get_by_label("city").fill("Bern")
+    await page.get_by_role("button", name="Run").click()
+    await page.get_by_role("heading", name="Inputs").wait_for()
+    args = json.loads(await page.locator('[aria-label="The args as JSON"]').text_content() or "")
+    assert args == {"city": "Bern", "strict": True, "sorted": False, "mode": "slow", "weeks": 12}
+
+
+@pytest.mark.full
+def test_form_says_which_secrets_a_run_would_not_get(tokens_sqlite: Server, new_name: str) -> None:
+    admin = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
+    name, secret = f"{new_name}.weather", f"KEY_{new_name.upper()}"
+    make(Rpc(tokens_sqlite.url, admin), name, permissions={"secrets": [secret]})
+    browser = Browser(tokens_sqlite.url, **HTML)
+    browser.sign_in(admin)
+
+    page = browser.get(f"/s/{name}@1.0.0/try").text
+
+    note = re.sub(r"<[^>]+>", "", page.partition('<p class="note warn">')[2].partition("</p>")[0])
+    assert f"It would fail: &#39;{name}&#39; declares the secret &#39;{secret}&#39;, but has no secret grant" in note
+
+
 def test_problems_are_at_their_fields_and_the_input_is_kept(sqlite_server: Server, new_name: str) -> None:
     make(sqlite_server.rpc, new_name)
     browser = Browser(sqlite_server.url, **HTML)

@@ -105,6 +105,14 @@ class Execution:
             return Outcome(failure=refused.failure)
         return await self._with_secrets(job, host, values)
 
+    async def secrets_problem(self, skill: str, declared: Sequence[str]) -> str:
+        """Return why a run of the skill would not get its secrets, or ""."""
+        try:
+            await asyncio.to_thread(self._secrets.values, skill, declared)
+        except SecretsRefused as refused:
+            return refused.failure.message
+        return ""
+
     async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
         """Run the job with the secrets `values` in its environment. Return the outcome with the values redacted."""
         redaction = await REDACTION.run(Redaction, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 from skillery.backends import Capability, Identity, Limits, Log, Outcome
@@ -108,6 +109,10 @@ class Runner:
     async def has(self, capability: Capability) -> bool:
         """Return whether the sandbox has the capability. Return False if the sandbox cannot be started."""
         return await self._execution.has(capability)
+
+    async def secrets_problem(self, skill: str, declared: Sequence[str]) -> str:
+        """Return why a run of the skill would not get its secrets, or ""."""
+        return await self._execution.secrets_problem(skill, declared)
 
     @property
     def default_limits(self) -> Limits:

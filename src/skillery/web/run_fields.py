@@ -14,7 +14,7 @@ from skillery.web.frame import Form
 
 MOST_FIELDS = 200
 """The maximum number of inputs with a field. Further inputs are given as JSON."""
-Widget = Literal["text", "area", "radios", "select", "number", "json", "blob"]
+Widget = Literal["text", "area", "tick", "radios", "select", "number", "json", "blob"]
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
@@ -36,6 +36,18 @@ class Field(NamedTuple):
     """The choices as JSON."""
     value: str = ""
     problem: str = ""
+
+    @property
+    def chosen(self) -> str:
+        """The choice that the form shows as chosen, as JSON."""
+        return self.value or self.default or ""
+
+    def word(self, choice: str | None) -> str:
+        """Return a choice or the default in words: without quotes, and `yes` for true."""
+        value = json.loads(choice or '""')
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value if isinstance(value, str) and value else choice or ""
 
 
 class Declared(NamedTuple):
@@ -65,7 +77,9 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
         if kind == "boolean" and not choices:
             choices = ["true", "false"]
         widget: Widget = "json"
-        if choices:
+        if kind == "boolean" and isinstance(declaration.get("default"), bool):
+            widget = "tick"
+        elif choices:
             widget = "radios" if len(choices) <= 5 else "select"
         elif kind == "blob":
             widget = "blob"
@@ -123,12 +137,12 @@ def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], d
 
 
 def args_of_form(fields: list[Field], form: Form) -> Args:
-    """Return the args from a form. Empty fields are left out. Blobs are not read here."""
+    """Return the args from a form. Empty fields, and choices of the default, are left out. Blobs are not read here."""
     args: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for field in fields:
         text = form.get(field.id)
-        if field.widget == "blob" or not text.strip():
+        if field.widget == "blob" or not text.strip() or (field.choices and text == field.default):
             continue
         try:
             args[field.name] = _value(field, text)
@@ -150,7 +164,7 @@ def _value(field: Field, text: str) -> Any:
     """Return the value of a field. Raise ValueError with a message for the user if the text is invalid."""
     if field.widget in {"text", "area"}:
         return text
-    if field.widget in {"radios", "select"}:
+    if field.choices:
         if text not in field.choices:
             raise ValueError(f"{text[:80]!r} is not one of the choices.")
         return _json(text)

@@ -47,7 +47,7 @@ async def show_try(request: PageRequest) -> Page:
     filled_fields, other_args = filled(fields, args)
     filled_fields = [field._replace(problem=problems.get(field.id, "")) for field in filled_fields]
     typed = {f"{field.id}-file": files[field.name] for field in fields if field.name in files}
-    return _page(
+    return await _page(
         request,
         opened,
         tool,
@@ -84,7 +84,7 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
             if blob_id:
                 parsed.args[field.name] = blob_id
         if field.is_required and field.name not in parsed.args and field.id not in problems:
-            problems[field.id] = "This input is required."
+            problems[field.id] = f"{field.name[:80]} is required."
     if not problems:
         problems |= refused(await _inputs(request, opened, tool), fields, parsed.args)
     if not problems:
@@ -100,7 +100,7 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
         )
         for field in fields
     ]
-    page = _page(request, opened, tool, filled_fields, form.get("more"), typed, problems)
+    page = await _page(request, opened, tool, filled_fields, form.get("more"), typed, problems)
     return page._replace(status=400)
 
 
@@ -156,7 +156,7 @@ async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) 
     return form.get(f"{field.id}-id").strip()
 
 
-def _page(
+async def _page(
     request: PageRequest,
     opened: Opened,
     tool: str,
@@ -168,6 +168,7 @@ def _page(
     """Return the page of the form. `more` is the JSON of args without a field, `typed` are the other typed fields."""
     manifest = opened.skill.manifest
     permissions = manifest.get("permissions") or {}
+    secret_names = permissions.get("secrets") or []
     bundled = {
         path
         for example in manifest.get("examples") or ()
@@ -192,7 +193,10 @@ def _page(
         else [],
         bundled=sorted(bundled),
         hosts=permissions.get("network") or [],
-        secret_names=permissions.get("secrets") or [],
+        secret_names=secret_names,
+        secrets_problem=await request.site.core.runner.secrets_problem(opened.name, secret_names)
+        if secret_names
+        else "",
         key=secrets.token_urlsafe(16),
         inputs_count=len(manifest.get("inputs") or {}),
     )
