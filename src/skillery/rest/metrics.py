@@ -92,7 +92,8 @@ def _text_of(families: Iterable[Metric | str]) -> str:
         lines += [f"# HELP {name} {family.documentation}", f"# TYPE {name} {family.type}"]
         for sample in family.samples:
             labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(sample.labels.items()))
-            lines.append(f"{sample.name}{{{labels}}} {sample.value}" if labels else f"{sample.name} {sample.value}")
+            series = f"{sample.name}{{{labels}}}" if labels else sample.name
+            lines.append(f"{series} {float(sample.value)}")
     return "\n".join(lines) + "\n"
 
 
