@@ -222,9 +222,10 @@ def reason_of(error: msgspec.ValidationError, settings: type[msgspec.Struct]) ->
     path = path.removesuffix("`")
     if missing := re.fullmatch(r"Object missing required field `(.+)`", reason):
         return path, f"the setting '{missing[1]}' is missing"
-    if expected := re.fullmatch(r"Expected `([^`]+)`(.*?)(, got `.+`)?", reason):
-        words = (_EXPECTED.get(kind, kind) for kind in expected[1].split(" | "))
-        return path, f"write {' or '.join(words)}{expected[2]}"
+    if reason.startswith("Expected `"):
+        kinds, _, condition = reason.removeprefix("Expected `").partition("`")
+        words = (_EXPECTED.get(kind, kind) for kind in kinds.split(" | "))
+        return path, f"write {' or '.join(words)}{condition.partition(', got `')[0]}"
     choices = _choices(settings, path) if reason.startswith("Invalid enum value") else ()
     return path, f"permitted are {', '.join(choices)}" if choices else reason.lower()
 
@@ -241,8 +242,8 @@ _EXPECTED = {
 
 def _choices(kind: Any, path: str) -> tuple[str, ...]:
     """Return the words that the setting at a path such as `rules[0].scopes[0]` may have, or ()."""
-    for part in re.findall(r"\w+(?!\w*\])|\[", path):
-        if part == "[":
+    for part in path.replace("[...]", "[0]").replace("[", ".[").split("."):
+        if part.startswith("["):
             kind = (*typing.get_args(kind), None)[typing.get_origin(kind) is dict]
         else:
             kind = typing.get_type_hints(kind).get(part)
