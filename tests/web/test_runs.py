@@ -128,7 +128,7 @@ async def test_form_shows_defaults_as_ticks_and_words(
 
 
 @pytest.mark.full
-def test_form_names_secrets_that_a_run_would_lack(tokens_sqlite: Server, new_name: str) -> None:
+def test_form_warns_about_secrets_without_grant(tokens_sqlite: Server, new_name: str) -> None:
     admin = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
     name, secret = f"{new_name}.weather", f"KEY_{new_name.upper()}"
     make(Rpc(tokens_sqlite.url, admin), name, permissions={"secrets": [secret]})
