@@ -44,7 +44,7 @@ class Field(NamedTuple):
 
     def word(self, choice: str | None) -> str:
         """Return a choice or the default in words: without quotes, and `yes` for true."""
-        value = json.loads(choice or '""')
+        value = msgspec.json.decode(choice or '""')
         if isinstance(value, bool):
             return "yes" if value else "no"
         return value if isinstance(value, str) and value else choice or ""
