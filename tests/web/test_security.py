@@ -41,6 +41,7 @@ ADDRESSES: dict[str, str] = {
     "/s/files": "/s/{skill}@1.0.0/files",
     "/s/file": "/s/{skill}@1.0.0/files/code/main.py",
     "/s/raw": "/s/{skill}@1.0.0/raw/code/main.py",
+    "/s/frame": "/s/{skill}@1.0.0/frame/resources/b.html",
     "/s/versions": "/s/{skill}/versions",
     "/s/diff": "/s/{skill}@1.1.0/diff/1.0.0",
     "/s/try": "/s/{skill}@1.0.0/try",
@@ -54,6 +55,7 @@ ADDRESSES: dict[str, str] = {
     "/runs/raw": "/runs/{run}/raw/a.txt",
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
     "/insight/failures": "/insight/failures",
+    "/runs/frame": "/runs/{run}/frame/{page}",
     "/publish": "/publish",
     "/publish/upload": "{upload}",
     "/api": "/api",
@@ -72,8 +74,9 @@ CODE = """import os
 
 def main(args):
     os.makedirs("/workspace/out", exist_ok=True)
-    with open("/workspace/out/a.txt", "w") as file:
-        file.write("text")
+    for name in ("a.txt", "b.html"):
+        with open(f"/workspace/out/{name}", "w") as file:
+            file.write("text")
     return {}
 """
 CHANGING = {"servers", "audit", "audit_head", "web_sessions", "tokens", "exports", "catalogue"}
@@ -118,10 +121,12 @@ def make(server: Server, name: str, token: str | None) -> Made:
     skill = f"{name}.greet"
     for version in ("1.0.0", "1.1.0", "1.2.0"):
         made = manifest(skill, version)
-        rpc("create_skill", manifest=made, skill_md="# Greet\n", files=skill_files(CODE), submit=version != "1.2.0")
+        files = [*skill_files(CODE), {"path": "resources/b.html", "content": "text"}]
+        rpc("create_skill", manifest=made, skill_md="# Greet\n", files=files, submit=version != "1.2.0")
     run = rpc("execute_skill", name=skill, version="1.0.0", args={})
     upload = send(browser, files_of(f"{name}.other")).headers["location"]
-    names = {"skill": skill, "run": run["run_id"], "blob": run["files"][0]["blob_id"], "upload": upload}
+    blob, page = (file["blob_id"] for file in run["files"])
+    names = {"skill": skill, "run": run["run_id"], "blob": blob, "page": page, "upload": upload}
     names["waiting"] = "1.2.0"
     return Made(browser, token or "", names)
 
@@ -323,7 +328,7 @@ async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_pa
     assert control_text == "this page may be framed"
     assert shown.pop("/favicon.ico") == f"{tokens_sqlite.url}/favicon.ico"
     assert set(shown.values()) == {"chrome-error://chromewebdata/"}, shown
-    blocked = [one for one in said if one.startswith("console:") and "frame-ancestors 'none'" in one]
+    blocked = [one for one in said if one.startswith("console:") and "frame-ancestors '" in one]
     assert len(blocked) == len(shown), said
 
 

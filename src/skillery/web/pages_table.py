@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from skillery.backends import Scope
@@ -45,6 +46,7 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s/files", "/s/{ref:str}/files"): {"GET": skill_files.show_files},
     ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": skill_files.show_file},
     ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": skill_files.show_raw},
+    ("/s/frame", "/s/{ref:str}/frame/{path:path}"): {"GET": partial(skill_files.show_raw, for_frame=True)},
     ("/s/versions", "/s/{ref:str}/versions"): {"GET": skill_changes.show_versions},
     ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": reviews.show_diff},
 }
@@ -55,6 +57,7 @@ RUN_PARTS: dict[tuple[str, str], Handlers] = {
     ("/runs/parts", "/runs/{id:str}/parts/{name:path}"): {"GET": run_parts.show_part},
     ("/runs/raw", "/runs/{id:str}/raw/{name:path}"): {"GET": run_parts.send_part},
     ("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}"): {"GET": run_parts.send_blob},
+    ("/runs/frame", "/runs/{id:str}/frame/{blob:str}"): {"GET": partial(run_parts.send_blob, for_frame=True)},
 }
 """The parts of the result of a run, by the name and the path of the route."""
 ADMIN: dict[str, Handlers] = {

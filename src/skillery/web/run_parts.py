@@ -145,7 +145,7 @@ async def send_part(request: PageRequest) -> Direct:
     return await _sent_blob(request, blob_id, name)
 
 
-async def send_blob(request: PageRequest) -> Direct:
+async def send_blob(request: PageRequest, *, for_frame: bool = False) -> Direct:
     """Send a blob that a run has written, or its log. Raise BlobNotFound for other blobs."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     blob_id = request.parameter("blob")
@@ -153,15 +153,16 @@ async def send_blob(request: PageRequest) -> Direct:
     if blob_id not in {*run.output_blobs, *names, run.logs_blob}:
         raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
     name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, "")
-    return await _sent_blob(request, blob_id, name)
+    return await _sent_blob(request, blob_id, name, for_frame=for_frame)
 
 
-async def _sent_blob(request: PageRequest, blob_id: str, name: str) -> Direct:
+async def _sent_blob(request: PageRequest, blob_id: str, name: str, *, for_frame: bool = False) -> Direct:
     """Send a blob of a run. Without a `name`, its name is its id with the ending of its media type."""
     blobs = request.site.core.blobs
     blob = await blobs.find_blob(request.identity, blob_id)
-    name = name or with_ending(blob_id.replace(":", "-"), blob.kind)
-    return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob))
+    if for_frame or not name:
+        name = with_ending(name or blob_id.replace(":", "-"), blob.kind)
+    return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob), for_frame=for_frame)
 
 
 async def _sent_output(request: PageRequest, result: Result, view: View) -> Direct:

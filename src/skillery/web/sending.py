@@ -16,7 +16,7 @@ from skillery.http.requests import send_bytes, send_stream
 from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.site import Site, accepts_gzip
-from skillery.web.views.kinds import HEAD_BYTES, SVG, TEXT, disposition, kind_of
+from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, disposition, framed_kind, kind_of
 from skillery.web.visits import Header, cookie_of
 
 # -- The headers of all pages, and of files that are shown as they are -------------------------------------------------
@@ -41,24 +41,22 @@ _OF_PAGES: tuple[tuple[str, str], ...] = (
     ("cache-control", "private, no-store"),
     ("vary", "Cookie, Accept-Encoding"),
 )
-RAW_HEADERS: tuple[tuple[str, str], ...] = (
-    (
-        "content-security-policy",
-        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        "frame-ancestors 'none'",
-    ),
-    *_ALWAYS,
+_SANDBOX = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors "
 )
+RAW_HEADERS: tuple[tuple[str, str], ...] = (("content-security-policy", f"{_SANDBOX}'none'"), *_ALWAYS)
 """The headers of files of skills and of blobs. A CSP sandbox without tokens stops scripts and gives the file no
 origin.
 """
+_IN_FRAME: tuple[tuple[str, str], ...] = (("content-security-policy", f"{_SANDBOX}'self'"), *_ALWAYS)
 
 
 def page_headers(nonce: str) -> list[tuple[str, str]]:
     """Return the headers of a page. `nonce` is the one of its script."""
     policy = (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; frame-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types htmx"
     )
     return [("content-security-policy", policy), *_OF_PAGES]
@@ -172,26 +170,39 @@ def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
 # -- Files of skills and of runs, as they are -----------------------------------------------------------------------
 
 
-def raw_file(request: PageRequest, path: str, sha256: str, size_bytes: int, opens: Callable[[], BinaryIO]) -> Direct:
+def raw_file(
+    request: PageRequest,
+    path: str,
+    sha256: str,
+    size_bytes: int,
+    opens: Callable[[], BinaryIO],
+    *,
+    for_frame: bool = False,
+) -> Direct:
     """Send a file, or only its headers for HEAD. Browsers show texts and images, and store other files.
 
+    With `for_frame`, browsers show HTML and PDF in a frame of a page, and store the file in all other cases.
     If the browser has the file already (If-None-Match), send 304. `opens` returns a seekable stream.
     """
-    etag = f'"{sha256}"'
-    common = [*RAW_HEADERS, ("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
+    is_framed = for_frame and request.headers.get("sec-fetch-dest") == "iframe"
+    etag = f'"{sha256}{"-frame" * is_framed}"'
+    common = [("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Cookie, Sec-Fetch-Dest")]
 
     async def send_it(send: Any) -> None:
         if etag in request.headers.get("if-none-match", ""):
-            await _send_headers(send, 304, common)
+            await _send_headers(send, 304, common)  # the other headers are those of the stored answer
             return
         stream = await asyncio.to_thread(opens)
         try:
             head = await asyncio.to_thread(stream.read, min(HEAD_BYTES, size_bytes))
             kind = kind_of(path, head, size_bytes)
+            if for_frame:
+                kind = framed_kind(path, head, size_bytes) if is_framed else BINARY
             headers = [
                 ("content-type", kind.media_type),
                 ("content-length", str(size_bytes)),
                 ("content-disposition", disposition(path, kind)),
+                *(RAW_HEADERS if kind is BINARY or not is_framed else _IN_FRAME),
                 *common,
             ]
             if request.method == "HEAD":

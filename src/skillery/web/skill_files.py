@@ -25,8 +25,8 @@ MOST_BYTES_OF_PART = 10_000_000
 """The number of bytes that the page of one file or part reads."""
 
 
-async def show_raw(request: PageRequest) -> Direct:
-    """Send the file in the address.
+async def show_raw(request: PageRequest, *, for_frame: bool = False) -> Direct:
+    """Send the file in the address, as it is or for a frame.
 
     Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the caller sees no such file.
     """
@@ -37,7 +37,7 @@ async def show_raw(request: PageRequest) -> Direct:
     work = partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path)
     file = await request.read_page(work)
     opens = partial(file.open, request.site.core.registry.storage)
-    return raw_file(request, path, file.sha256, file.size_bytes, opens)
+    return raw_file(request, path, file.sha256, file.size_bytes, opens, for_frame=for_frame)
 
 
 class Node(NamedTuple):
@@ -159,4 +159,5 @@ def wanted_of(query: Mapping[str, str], request: PageRequest, most: int) -> Want
     page = query.get("page", "")
     number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
     group, decimal = request.language
-    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal)
+    has_frames = "sec-fetch-dest" in request.headers
+    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal, has_frames)

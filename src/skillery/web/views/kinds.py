@@ -59,6 +59,14 @@ def kind_of(path: str, head: bytes, size: int) -> ContentKind:
     return SVG if path.lower().endswith(".svg") else TEXT
 
 
+def framed_kind(path: str, head: bytes, size: int) -> ContentKind:
+    """Return the kind of a file in a frame: HTML and PDF, which browsers show there, or BINARY."""
+    if head.startswith(b"%PDF-"):
+        return ContentKind("text", "application/pdf", "PDF document")
+    is_html = format_of(path, "") == "html" and kind_of(path, head, size) is TEXT
+    return ContentKind("text", "text/html; charset=utf-8", "web page") if is_html else BINARY
+
+
 def disposition(path: str, kind: ContentKind) -> str:
     """Return the value of the header Content-Disposition (RFC 6266). Binary files are downloads."""
     name = path.rpartition("/")[2]
@@ -128,7 +136,7 @@ def _jpeg_size(head: bytes) -> tuple[int, int]:
 # -- The format of a text, and the ending of its name ------------------------------------------------------------------
 
 
-Format = Literal["csv", "tsv", "jsonl", "json", "markdown", "svg", ""]
+Format = Literal["csv", "tsv", "jsonl", "json", "markdown", "svg", "html", ""]
 _FORMATS: tuple[tuple[Format, str, tuple[str, ...]], ...] = (
     ("csv", "text/csv", ("csv",)),
     ("tsv", "text/tab-separated-values", ("tsv",)),
@@ -136,6 +144,7 @@ _FORMATS: tuple[tuple[Format, str, tuple[str, ...]], ...] = (
     ("json", "application/json", ("json", "geojson", "ipynb")),
     ("markdown", "text/markdown", ("md", "markdown")),
     ("svg", "image/svg+xml", ("svg",)),
+    ("html", "text/html", ("html", "htm")),
 )
 _ENDINGS = {
     **{media_type: endings[0] for _, media_type, endings in _FORMATS},
@@ -146,7 +155,6 @@ _ENDINGS = {
     "image/jpeg": "jpg",
     "image/gif": "gif",
     "image/webp": "webp",
-    "text/html": "html",
     "text/plain": "txt",
 }
 

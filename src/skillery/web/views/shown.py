@@ -52,10 +52,12 @@ MOST_HIGHLIGHTED = 200_000
 MOST_TEXT = 1024 * 1024
 MOST_JSON_TEXT = 256 * 1024
 MOST_LINES = 20_000
+MOST_HTML, MOST_PDF = 5_000_000, 50_000_000
+"""The sizes of the largest files in frames."""
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
 _SLOW = "Showing this part takes too long, so this is its start as text."
 Form = Literal["view", "source", "raw"]
-ViewKind = Literal["values", "table", "picture", "svg", "markdown", "json", "text", "other"]
+ViewKind = Literal["values", "table", "picture", "svg", "markdown", "html", "pdf", "json", "text", "other"]
 
 
 class Code(Struct, frozen=True):
@@ -211,7 +213,8 @@ def _view(part: Part, to_show: ToShow) -> View:
     if kind.group == "image" and kind is not SVG:
         return replace(view, kind="picture", size=picture_size(file.content))
     if kind.group == "binary":
-        return view
+        is_pdf = file.content.startswith(b"%PDF-") and file.size_bytes <= MOST_PDF
+        return replace(view, kind="pdf") if is_pdf and to_show.wanted.has_frames else view
     is_whole = len(file.content) >= file.size_bytes
     text = decoded(file.content, is_whole=is_whole)
     if text is None:
@@ -238,6 +241,8 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
             return _tree_view(view, value, to_show)
     elif text_format == "svg" and text.lstrip("\ufeff \t\r\n").startswith("<"):
         return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
+    elif text_format == "html" and view.blob_id and view.size_bytes <= MOST_HTML and to_show.wanted.has_frames:
+        return replace(view, kind="html", words="web page, scripts are off")
     elif text_format == "markdown" and is_whole and is_bounded(text):
         made = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, to_show.folder))
         if made is not None:

@@ -71,7 +71,7 @@ class TableView(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """The rows that a page shows, and the separators in the numbers of its reader."""
+    """The rows that a page shows, the separators in the numbers of its reader, and whether the browser may frame."""
 
     most: int = PAGE_ROWS
     sort: str = ""
@@ -79,6 +79,8 @@ class Wanted(Struct, frozen=True):
     page: int = 1
     group: str = ","
     decimal: str = "."
+    has_frames: bool = False
+    """Whether the browser names the destination of each request. Without that name, frames show nothing."""
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
