@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from skillery.contents.blob_rows import BlobRow, output_blobs
 from skillery.contents.blobs import Blobs
 from skillery.errors import BlobNotFound, SkilleryError, Unavailable
-from skillery.http.requests import send_bytes
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
 from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.sending import RAW_HEADERS, raw_file, start_of
-from skillery.web.skill_files import MOST_BYTES_OF_PART, values_of_view, view_of_part, wanted_of
-from skillery.web.views.kinds import TEXT, disposition, with_ending
+from skillery.web.sending import raw_file, sent_content, start_of
+from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
+from skillery.web.views.kinds import TEXT, with_ending
 from skillery.web.views.parts import File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 
@@ -119,9 +118,11 @@ async def _read_part(request: PageRequest, result: Result, name: str, form: Form
     return await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
 
 
-async def show_part(request: PageRequest) -> Page:
-    """Show one part of a run. A table can be sorted and filtered."""
+async def show_part(request: PageRequest) -> Page | Direct:
+    """Show one part of a run, or a picture of a notebook. A table can be sorted and filtered."""
     result, view = await _find_part(request)
+    if request.query.get("picture"):
+        return sent_picture(view)
     run, name = result.run, request.parameter("name")
     skill = or_none(run.skill)
     raw = path_of("runs", run.run_id, "raw", view.name)
@@ -140,7 +141,7 @@ async def send_part(request: PageRequest) -> Direct:
         if not view.blob_id and view.note:
             return await _sent_output(request, result, view)
         if not view.blob_id:
-            return _sent_text(view)
+            return sent_content(view.name, view.text.encode(), TEXT)
         blob_id = view.blob_id
     return await _sent_blob(request, blob_id, name)
 
@@ -171,13 +172,4 @@ async def _sent_output(request: PageRequest, result: Result, view: View) -> Dire
         return await _sent_blob(request, result.output.id, view.name)
     if view.role != "whole" or len(result.output_json) < result.output_bytes:
         raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
-    return _sent_text(msgspec.structs.replace(view, text=result.output_json.decode()))
-
-
-def _sent_text(view: View) -> Direct:
-    headers = [*RAW_HEADERS, ("content-disposition", disposition(view.name, TEXT)), ("cache-control", "no-store")]
-
-    async def send(send: Any) -> None:
-        await send_bytes(send, 200, view.text.encode(), TEXT.media_type, headers)
-
-    return Direct(send)
+    return sent_content(view.name, result.output_json, TEXT)

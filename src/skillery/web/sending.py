@@ -16,7 +16,7 @@ from skillery.http.requests import send_bytes, send_stream
 from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.site import Site, accepts_gzip
-from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, disposition, framed_kind, kind_of
+from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, ContentKind, disposition, framed_kind, kind_of
 from skillery.web.visits import Header, cookie_of
 
 # -- The headers of all pages, and of files that are shown as they are -------------------------------------------------
@@ -212,6 +212,16 @@ def raw_file(
             await send_stream(send, 200, _raw(headers), stream, size_bytes)
         finally:
             await asyncio.to_thread(stream.close)
+
+    return Direct(send_it)
+
+
+def sent_content(name: str, content: bytes, kind: ContentKind) -> Direct:
+    """Send a value of an output, or a picture of a notebook."""
+    headers = [*RAW_HEADERS, ("content-disposition", disposition(name, kind)), ("cache-control", "private, no-store")]
+
+    async def send_it(send: Any) -> None:
+        await send_bytes(send, 200, content, kind.media_type, headers)
 
     return Direct(send_it)
 

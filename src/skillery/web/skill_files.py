@@ -14,8 +14,9 @@ from skillery.errors import BlobNotFound
 from skillery.skills.files import FileRow, find_file, list_files
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.sending import raw_file, start_of
+from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
+from skillery.web.views.kinds import HEAD_BYTES, kind_of
 from skillery.web.views.parts import File
 from skillery.web.views.shown import Form, ToShow, View
 from skillery.web.views.tables import PAGE_ROWS, Wanted
@@ -57,8 +58,8 @@ async def show_files(request: PageRequest) -> Page:
     return _page(request, opened, await _rows(request, opened), "", {"view": None})
 
 
-async def show_file(request: PageRequest) -> Page:
-    """Show a file, or the tree of files if the path is a folder."""
+async def show_file(request: PageRequest) -> Page | Direct:
+    """Show a file, a picture of a notebook, or the tree of files if the path is a folder."""
     opened = await open_version(request)
     path = file_path_of(request, f"{opened.name} {opened.version}")
     rows = await _rows(request, opened)
@@ -70,6 +71,8 @@ async def show_file(request: PageRequest) -> Page:
     content = await asyncio.to_thread(start_of, opens, path, file.size_bytes, MOST_BYTES_OF_PART)
     shown_file = File(file.sha256, path, "", file.size_bytes, content)
     view = await view_of_part(request, ToShow(opened.exact, b"null", 0, [shown_file], part=path, folder="files"))
+    if request.query.get("picture"):
+        return sent_picture(view)
     raw = path_of("s", f"{opened.name}@{opened.version}", "raw", path)
     address = path_of("s", request.parameter("ref"), "files", path)
     return _page(request, opened, rows, path, values_of_view(request, view, address, raw))
@@ -135,6 +138,13 @@ async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None 
     return views[0]
 
 
+def sent_picture(view: View) -> Direct:
+    """Send a picture of a notebook. Raise BlobNotFound if the notebook does not have it."""
+    if not view.content:
+        raise BlobNotFound("this picture does not exist", hint="Open the page of the notebook.")
+    return sent_content(f"{view.name} picture", view.content, kind_of("", view.content[:HEAD_BYTES], len(view.content)))
+
+
 def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> dict[str, Any]:
     """Return the template values of a view with a page of its own, at `address`. `raw` is the address of its bytes."""
     query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
@@ -160,4 +170,5 @@ def wanted_of(query: Mapping[str, str], request: PageRequest, most: int) -> Want
     number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
     group, decimal = request.language
     has_frames = "sec-fetch-dest" in request.headers
-    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal, has_frames)
+    sort, where, picture = (query.get(key, "")[:200] for key in ("sort", "where", "picture"))
+    return Wanted(most, sort, where, number, group, decimal, picture, has_frames)

@@ -30,6 +30,7 @@ from skillery.web.views.kinds import (
     kind_of,
     picture_size,
 )
+from skillery.web.views.notebooks import MOST_CELLS, MOST_ON_RUN, Cell, cells_of, is_notebook, picture_of
 from skillery.web.views.parts import EMPTY, WHOLE, File, Part, Role, decoded_json, parts_of
 from skillery.web.views.tables import (
     Table,
@@ -52,12 +53,12 @@ MOST_HIGHLIGHTED = 200_000
 MOST_TEXT = 1024 * 1024
 MOST_JSON_TEXT = 256 * 1024
 MOST_LINES = 20_000
-MOST_HTML, MOST_PDF = 5_000_000, 50_000_000
-"""The sizes of the largest files in frames."""
+MOST_HTML, MOST_PDF, MOST_NOTEBOOK = 5_000_000, 50_000_000, 5_000_000
+"""The sizes of the largest files in frames, and of the largest notebook."""
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
 _SLOW = "Showing this part takes too long, so this is its start as text."
 Form = Literal["view", "source", "raw"]
-ViewKind = Literal["values", "table", "picture", "svg", "markdown", "html", "pdf", "json", "text", "other"]
+ViewKind = Literal["values", "table", "picture", "svg", "markdown", "notebook", "html", "pdf", "json", "text", "other"]
 
 
 class Code(Struct, frozen=True):
@@ -104,6 +105,7 @@ class View(Struct, frozen=True):
     facts: list[Fact] = []
     table: TableView | None = None
     tree: Node | None = None
+    cells: list[Cell] = []
     html: str = ""
     is_numbered: bool = False
     """Whether `html` has line numbers."""
@@ -114,6 +116,8 @@ class View(Struct, frozen=True):
     has_source: bool = False
     """Whether the view differs from the text of the part."""
     role: Role = ""
+    content: bytes = b""
+    """The picture that the page wants of a notebook."""
 
 
 class Shown(Struct, frozen=True):
@@ -236,6 +240,8 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
         table = table_of_lines(lines)
     elif text_format == "json" and is_whole:
         value = decoded_json(text.encode())
+        if is_notebook(value) and view.size_bytes <= MOST_NOTEBOOK:
+            return _notebook_view(view, value, to_show)
         table = table_of_json(value)
         if table is None and isinstance(value, dict | list):
             return _tree_view(view, value, to_show)
@@ -257,6 +263,16 @@ def _table_view(view: View, table: Table, to_show: ToShow, *, is_whole: bool = T
     words = f"table, {_counted(shown.count, 'row')} × {_counted(len(shown.columns), 'column')}"
     note = "" if is_whole else "The file is large, so these are the rows of its first part."
     return replace(view, kind="table", words=words, table=shown, note=note, has_source=True)
+
+
+def _notebook_view(view: View, notebook: Any, to_show: ToShow) -> View:
+    if to_show.wanted.picture:
+        return replace(view, content=picture_of(notebook, to_show.wanted.picture))
+    count = len(notebook["cells"])
+    most = MOST_CELLS if to_show.part else MOST_ON_RUN
+    cells = cells_of(notebook, Place(to_show.base, view.name, to_show.folder), most)
+    words = f"notebook, {_counted(count, 'cell')}"
+    return replace(view, kind="notebook", words=words, cells=cells, is_cut=count > len(cells))
 
 
 def _tree_view(view: View, value: Any, to_show: ToShow) -> View:

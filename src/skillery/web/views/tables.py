@@ -79,6 +79,8 @@ class Wanted(Struct, frozen=True):
     page: int = 1
     group: str = ","
     decimal: str = "."
+    picture: str = ""
+    """The number of a picture of a notebook, which alone is sent."""
     has_frames: bool = False
     """Whether the browser names the destination of each request. Without that name, frames show nothing."""
 
