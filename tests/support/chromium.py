@@ -141,6 +141,8 @@ class _Visit:
     def _console(self, message: ConsoleMessage) -> None:
         if urlsplit(message.location["url"]).path == "/favicon.ico":
             return  # the first page of a browser without JavaScript makes it ask for an icon
+        if "/frame/" in message.text and message.text.startswith("Blocked script execution"):
+            return  # the sandbox of a foreign page
         if message.type in {"error", "warning"}:
             self.problems.append(f"console: {message.text}")
 

@@ -68,6 +68,7 @@ def main(args):
 """
 
 
+@pytest.mark.full
 def test_notebook_shows_cells_with_their_outputs(sqlite_server: Server) -> None:
     run = run_code(sqlite_server, WRITES, **{"weeks.ipynb": notebook(CELLS), "many.ipynb": notebook(CELLS * 60)})
     browser, at = Browser(sqlite_server.url, **HTML), f"/runs/{run['run_id']}"

@@ -70,7 +70,7 @@ def test_result_page_shows_each_part_in_its_view(server: Server) -> None:
     for shown in (
         "1,190,402",
         "41,152",
-        "12 of 14 rows",
+        "6 of 14 rows",
         "table, 250 rows × 3 columns",
         "text, 2 values",
         "All rows, sort and filter",

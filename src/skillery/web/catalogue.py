@@ -36,9 +36,10 @@ from skillery.web.catalogue_filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.display import foreign, number, spark, visible
+from skillery.web.display import foreign, number, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 from skillery.web.sending import VERSION
+from skillery.web.views.charts import spark
 from skillery.web.visits import cookie_of
 
 # -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -118,32 +117,14 @@ def time_tag(value: Any) -> Markup:
     return Markup(f'<time datetime="{exact}" title="{title}">{ago(when)}</time>')  # noqa: S704 - digits and our words
 
 
-_SPARK_HEIGHT = 24
-
-
-def spark(values: Sequence[int], failed: Sequence[int], words: str) -> Markup:
-    """Return a small picture of columns, one for each value, with the part of `failed` in red. `words` describe it."""
-    highest, unit = max(*values, 1), _SPARK_HEIGHT - 2
-    paths = ["", ""]
-    for place, (value, failures) in enumerate(zip(values, failed, strict=True)):
-        x, foot = 4 * place + 1.5, float(_SPARK_HEIGHT)
-        for kind, part in ((1, failures), (0, value - failures)):
-            if part > 0:
-                # A column is at least a pixel high, and not higher than the picture.
-                top = max(1.0, foot - max(1.0, unit * part / highest))
-                paths[kind] += f"M{x:g} {foot:.3g}V{top:.3g}"
-                foot = top
-    width = 4 * len(values) - 1
-    failures_path = Markup('<path class="fail" d="{}"/>').format(paths[1]) if paths[1] else ""
-    return Markup(
-        '<svg class="spark days" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<path class="base" d="M0 23.5H{}"/><path d="{}"/>{}</svg>'
-    ).format(width, _SPARK_HEIGHT, words, width, paths[0], failures_path)
-
-
 _HIDDEN = re.compile(HIDDEN)
 _FIRST_WORDS = frozenset(("a", "an", "another", "no", "only", "the", "there", "this", "too", "you", "your"))
 _JOINERS = frozenset("\u200c\u200d")
+
+
+def without_hidden(text: str) -> str:
+    """Return a text in which a sign replaces each hidden character, for places that cannot have boxes."""
+    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def visible(text: Any, *, is_code: bool = False) -> Markup:

@@ -13,8 +13,9 @@ from skillery.identity import access
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.runs.failures import FailureGroup, FailurePage, ListFailures, list_failures
 from skillery.runs.remedies import split_hint, words_of_exception
-from skillery.web.display import counted, spark
+from skillery.web.display import counted
 from skillery.web.frame import Page, PageRequest, path_of
+from skillery.web.views.charts import spark
 
 ROWS = 20
 PERIODS = {"7": "7 days", "30": "30 days", "90": "90 days"}

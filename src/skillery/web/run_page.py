@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shlex
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -26,6 +24,7 @@ from skillery.web.insight_failures import group_of
 from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of
+from skillery.web.skill_agent import lines_of_call
 from skillery.web.skill_opened import exactly, reader_of
 from skillery.web.views.shown import Code
 
@@ -73,8 +72,7 @@ async def show_run(request: PageRequest) -> Page:
         "traceback": _frames_of(run),
         "skill_at": name,
         "again": again if request.may("run") else "",
-        "curl": _curl_of(request.server, run, args),
-        "python": _python_of(request.server, run, args),
+        "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
         "can_cancel": is_active and request.may("run") and (is_own or request.may("admin")),
     }
     title = f"Run of {run.tool or (name or run.method)}"
@@ -135,38 +133,6 @@ def _steps(run: RunRecord, remedy: Remedy, again: str) -> list[tuple[str, str]]:
         at_before = again.replace(f"@{skill.version}/", f"@{same.before.version}/", 1)
         steps.insert(remedy.step != "before", (f"Run again on {same.before.version}", at_before))
     return [step for step in steps if step[1]]
-
-
-def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
-    """Return the params of the call that started a run, or None if its args are unknown."""
-    skill = or_none(run.skill)
-    if args is None or not skill:
-        return None
-    name = {"name": run.tool, "skill": skill.name} if run.tool else {"name": skill.name}
-    return {**name, "version": skill.version, "args": msgspec.json.decode(args)}
-
-
-def _curl_of(server: str, run: RunRecord, args: str | None) -> str:
-    """Return a curl command that repeats the run, or "" if its args are unknown."""
-    params = _call_of(run, args)
-    if params is None:
-        return ""
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": run.method, "params": params}, ensure_ascii=True)
-    header = "-H 'Content-Type: application/json' -H \"Authorization: Bearer $SKILLERY_TOKEN\""
-    return f"curl {shlex.quote(server + '/rpc')} {header} \\\n  -d {shlex.quote(body)}"
-
-
-def _python_of(server: str, run: RunRecord, args: str | None) -> str:
-    """Return Python code that repeats the run, or "" if its args are unknown."""
-    params = _call_of(run, args)
-    if params is None:
-        return ""
-    (_, name), *others = params.items()
-    values = ", ".join(f"{key}={value!a}" for key, value in others)
-    return (
-        f"from skillery.client import Client\n\nclient = Client({server!r})  # reads SKILLERY_TOKEN\n"
-        f"run = client.{run.method}({name!r}, {values})"
-    )
 
 
 async def change_run(request: PageRequest) -> SeeOther:

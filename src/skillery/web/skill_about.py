@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from markupsafe import Markup
 
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
@@ -22,10 +24,10 @@ from skillery.web.skill_opened import (
     shown_tools,
 )
 from skillery.web.skill_trust import read_trust
+from skillery.web.views.charts import spark
 
 FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024
-_HEIGHT = 56
 _BYTES_OF_TOKEN = 3.3
 """The bytes of English text and code in a token of a model, on average."""
 SEVERITIES: dict[Severity, str] = {
@@ -51,16 +53,6 @@ PROVENANCE = {
     "issuer": "issuer",
 }
 """Words for the fields of Provenance. The page shows the subject only if the job has no repository."""
-
-
-class Bar(NamedTuple):
-    """A day in the chart of runs, in the coordinates of the picture."""
-
-    x: int
-    y: int
-    height: int
-    failed: int
-    """The height of the part of failed runs."""
 
 
 async def show_about(request: PageRequest) -> Page:
@@ -106,7 +98,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "agent": agent,
         "usage": skill.usage,
         "days": opened.facts.days,
-        "bars": _bars(opened.facts.days),
+        "chart": _chart(opened.facts.days),
         "can_change": can_change,
         "all_labels": labels,
         "visibilities": VISIBILITIES,
@@ -130,14 +122,8 @@ def _warnings(skill: Skill) -> list[str]:
     return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
 
 
-def _bars(days: list[Any]) -> list[Bar]:
-    """Return the bars of the chart, or [] if no day has runs. A day with runs has a bar of at least one pixel."""
-    highest = max((day.runs for day in days), default=0)
-    if not highest:
-        return []
-    bars = []
-    for column, day in enumerate(days):
-        height = max(1, round(day.runs / highest * (_HEIGHT - 3))) if day.runs else 0
-        failed = max(1, round(day.failed / highest * (_HEIGHT - 3))) if day.failed else 0
-        bars.append(Bar(column * 10, _HEIGHT - 1 - height, height, failed))
-    return bars
+def _chart(days: list[Any]) -> Markup | None:
+    """Return the chart of runs per day, or None if no day has runs."""
+    runs, failed = [day.runs for day in days], [day.failed for day in days]
+    words = f"Runs per day in the last 30 days: {sum(runs):,} in total, {sum(failed):,} failed"
+    return spark(runs, failed, words) if any(runs) else None

@@ -235,6 +235,13 @@ def _value(value: object) -> str:
     return json.dumps(value)
 
 
+def lines_of_call(request: PageRequest, name: str, version: str, args: str, tool: str) -> dict[str, str]:
+    """Return the curl command and the Python code that repeat a run. `args` is JSON."""
+    needs_login = request.visit.session is not None or request.known is None
+    server, call = Server(request.server, "", needs_login=needs_login), _Call(msgspec.json.decode(args), {}, tool)
+    return {"curl": _curl(server, name, version, call), "Python": _python(server, name, version, call)}
+
+
 def _curl(server: Server, name: str, version: str, call: _Call | None) -> str:
     """Return curl commands: an upload for each blob, then the call."""
     header = ' \\\n  -H "Authorization: Bearer $SKILLERY_TOKEN"' if server.needs_login else ""

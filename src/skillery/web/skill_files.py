@@ -16,12 +16,15 @@ from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
+from skillery.web.views.charts import KINDS
 from skillery.web.views.kinds import HEAD_BYTES, kind_of
 from skillery.web.views.parts import File
 from skillery.web.views.shown import Form, ToShow, View
 from skillery.web.views.tables import PAGE_ROWS, Wanted
 from skillery.web.views.trees import MOST_NODES_ON_PAGE
 
+SELECTED = ("sort", "chart", "x", "y", "agg")
+"""The fields of the query that choose the order of a table and its chart."""
 MOST_BYTES_OF_PART = 10_000_000
 """The number of bytes that the page of one file or part reads."""
 
@@ -147,7 +150,7 @@ def sent_picture(view: View) -> Direct:
 
 def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> dict[str, Any]:
     """Return the template values of a view with a page of its own, at `address`. `raw` is the address of its bytes."""
-    query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
+    query = {key: request.query[key] for key in (*SELECTED, "where") if request.query.get(key)}
 
     def address_with(**changes: str) -> str:
         fields = {key: value for key, value in {**query, **changes}.items() if value}
@@ -159,7 +162,8 @@ def values_of_view(request: PageRequest, view: View, address: str, raw: str) -> 
         "address_with": address_with,
         "is_source": request.query.get("form") == "source",
         "where": query.get("where", ""),
-        "sort": query.get("sort", ""),
+        "selected": {key: query.get(key, "") for key in SELECTED},
+        "kinds": KINDS,
         "page_rows": PAGE_ROWS,
     }
 
@@ -170,5 +174,5 @@ def wanted_of(query: Mapping[str, str], request: PageRequest, most: int) -> Want
     number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
     group, decimal = request.language
     has_frames = "sec-fetch-dest" in request.headers
-    sort, where, picture = (query.get(key, "")[:200] for key in ("sort", "where", "picture"))
-    return Wanted(most, sort, where, number, group, decimal, picture, has_frames)
+    texts = {key: query.get(key, "")[:200] for key in (*SELECTED, "where", "picture")}
+    return Wanted(most, page=number, group=group, decimal=decimal, has_frames=has_frames, **texts)

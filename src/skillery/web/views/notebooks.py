@@ -10,8 +10,7 @@ from typing import Any
 import nh3
 from msgspec import Struct
 
-from skillery.formats.wording import HIDDEN
-from skillery.web.display import visible
+from skillery.web.display import visible, without_hidden
 from skillery.web.markdown import ID, Place, rendered
 from skillery.web.rendering import highlighted
 from skillery.web.views.kinds import kind_of, picture_size
@@ -19,10 +18,9 @@ from skillery.web.views.kinds import kind_of, picture_size
 MOST_CELLS, MOST_ON_RUN = 200, 20
 _MOST_TEXT = 20_000
 """The number of characters that are shown of one source or output."""
-_HEAD = 8192
-"""The number of characters in base64 that show the kind and the size of a picture."""
+_MOST_PICTURE, _HEAD = 8_000_000, 8192
+"""The numbers of characters in base64 that a picture has at most, and that show its kind and size."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_HIDDEN = re.compile(HIDDEN)
 _TABLES = {"table", "thead", "tbody", "tr", "th", "td", "caption"}
 _ENDINGS = {"python": "py", "javascript": "js", "typescript": "ts", "bash": "sh", "r": "r", "rust": "rs", "sql": "sql"}
 
@@ -76,7 +74,7 @@ def _outputs(number: int, cell: Any) -> Iterator[Output]:
         texts = [
             _inner(output, "text"),
             _inner(output, "data", "text/plain"),
-            "\n".join(map(_text, _traceback(output))),
+            "\n".join(map(_text, _listed(_inner(output, "traceback")))),
         ]
         text = next(filter(None, map(_text, texts)), "")
         if _is_picture(head):
@@ -101,9 +99,8 @@ def picture_of(value: Any, number: str) -> bytes:
 
 def _picture(output: Any) -> str:
     """Return the picture of an output in base64, or ""."""
-    data = _inner(output, "data")
-    values = (data.get(f"image/{kind}") for kind in ("png", "jpeg", "gif", "webp")) if isinstance(data, dict) else ()
-    return "".join(next(filter(None, (_joined(value) for value in values)), "").split())
+    names = (f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp"))
+    return next(filter(None, (_text(_inner(output, "data", name), _MOST_PICTURE) for name in names)), "")
 
 
 def _decoded(text: str) -> bytes:
@@ -122,11 +119,7 @@ def _table(html: str) -> str:
     if "<table" not in html:
         return ""
     cleaned = nh3.clean(html, tags=_TABLES, attributes={}, clean_content_tags={"script", "style"}, strip_comments=True)
-    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", cleaned).replace("<th></th>", "<td></td>")
-
-
-def _traceback(output: Any) -> list[Any]:
-    return _listed(_inner(output, "traceback"))
+    return without_hidden(cleaned).replace("<th></th>", "<td></td>")
 
 
 def _inner(value: Any, *keys: str) -> Any:
@@ -140,12 +133,7 @@ def _listed(value: Any) -> list[Any]:
     return value[:MOST_CELLS] if isinstance(value, list) else []
 
 
-def _joined(value: Any) -> str:
-    """Return a text, which a notebook may have as a list of its lines."""
-    if isinstance(value, list):
-        return "".join(line for line in value if isinstance(line, str))
-    return value if isinstance(value, str) else ""
-
-
-def _text(value: Any) -> str:
-    return _joined(value)[:_MOST_TEXT]
+def _text(value: Any, most: int = _MOST_TEXT) -> str:
+    """Return a text, which a notebook may have as a list of its parts."""
+    parts = value if isinstance(value, list) else [value]
+    return "".join(part for part in parts if isinstance(part, str))[:most]

@@ -20,16 +20,8 @@ from skillery.formats.tracebacks import Frame
 from skillery.web.display import visible
 from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
 from skillery.web.rendering import has_lexer, highlighted_lines, numbered, with_mark
-from skillery.web.views.kinds import (
-    BINARY,
-    HEAD_BYTES,
-    SVG,
-    TEXT,
-    decoded,
-    format_of,
-    kind_of,
-    picture_size,
-)
+from skillery.web.views.charts import Chart, chart_of
+from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, decoded, format_of, kind_of, picture_size
 from skillery.web.views.notebooks import MOST_CELLS, MOST_ON_RUN, Cell, cells_of, is_notebook, picture_of
 from skillery.web.views.parts import EMPTY, WHOLE, File, Part, Role, decoded_json, parts_of
 from skillery.web.views.tables import (
@@ -38,10 +30,12 @@ from skillery.web.views.tables import (
     Wanted,
     as_csv,
     grouped,
+    matching_rows,
     table_of_json,
     table_of_lines,
     table_of_text,
     table_view,
+    types_of,
 )
 from skillery.web.views.trees import MOST_NODES, Fact, Node, facts_of, is_cut, tree_of
 
@@ -51,6 +45,7 @@ PLAIN_BYTES = 16 * 1024
 """The size of the start of a part that is shown as plain text if its view is not possible."""
 MOST_HIGHLIGHTED = 200_000
 MOST_TEXT = 1024 * 1024
+ROWS_BELOW_CHART = 6
 MOST_JSON_TEXT = 256 * 1024
 MOST_LINES = 20_000
 MOST_HTML, MOST_PDF, MOST_NOTEBOOK = 5_000_000, 50_000_000, 5_000_000
@@ -104,6 +99,7 @@ class View(Struct, frozen=True):
     """A sentence about what the view leaves out, and why."""
     facts: list[Fact] = []
     table: TableView | None = None
+    chart: Chart | None = None
     tree: Node | None = None
     cells: list[Cell] = []
     html: str = ""
@@ -259,10 +255,15 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
 
 
 def _table_view(view: View, table: Table, to_show: ToShow, *, is_whole: bool = True) -> View:
-    shown = table_view(table, to_show.wanted)
+    types = types_of(table)
+    rows = matching_rows(table, types, to_show.wanted.where)
+    shown = table_view(table, types, rows, to_show.wanted)
+    chart = chart_of(table, types, rows, to_show.wanted, 1200 if to_show.part else 780)
+    if chart and not to_show.part:
+        shown = replace(shown, rows=shown.rows[:ROWS_BELOW_CHART])
     words = f"table, {_counted(shown.count, 'row')} × {_counted(len(shown.columns), 'column')}"
     note = "" if is_whole else "The file is large, so these are the rows of its first part."
-    return replace(view, kind="table", words=words, table=shown, note=note, has_source=True)
+    return replace(view, kind="table", words=words, table=shown, chart=chart, note=note, has_source=True)
 
 
 def _notebook_view(view: View, notebook: Any, to_show: ToShow) -> View:

@@ -76,6 +76,11 @@ class Wanted(Struct, frozen=True):
     most: int = PAGE_ROWS
     sort: str = ""
     where: str = ""
+    chart: str = ""
+    """The kind of the chart, "none", or "" for the kind that fits the table."""
+    x: str = ""
+    y: str = ""
+    agg: str = ""
     page: int = 1
     group: str = ","
     decimal: str = "."
@@ -192,10 +197,12 @@ def _harmless(cell: str) -> str:
 # -- Columns and rows --------------------------------------------------------------------------------------------------
 
 
-def table_view(table: Table, wanted: Wanted) -> TableView:
-    """Return the rows that `wanted` selects, sorted, with numbers in the form of the reader's language."""
-    types = [_type([row[index] for row in table.rows[:_TYPED_ROWS]]) for index in range(len(table.head))]
-    rows = _matching(table, types, wanted.where)
+def types_of(table: Table) -> list[Type]:
+    return [_type([row[index] for row in table.rows[:_TYPED_ROWS]]) for index in range(len(table.head))]
+
+
+def table_view(table: Table, types: Sequence[Type], rows: list[list[str]], wanted: Wanted) -> TableView:
+    """Return a page of `rows`, sorted as wanted, with numbers in the form of the reader's language."""
     name = wanted.sort.removeprefix("-")
     is_sorted = name in table.head
     if is_sorted:
@@ -217,14 +224,14 @@ def _type(cells: Sequence[str]) -> Type:
     """Return the type that 98 % of the filled cells have."""
     filled = [cell.strip() for cell in cells if cell.strip()]
     least = max(1, math.ceil(_MATCHING * len(filled)))
-    if sum(_number(cell) is not None for cell in filled) >= least:
+    if sum(number_in(cell) is not None for cell in filled) >= least:
         return "number"
     if sum(_TIME.fullmatch(cell) is not None for cell in filled) >= least:
         return "time"
     return "yes or no" if sum(cell.lower() in _YES_OR_NO for cell in filled) >= least else "text"
 
 
-def _number(cell: str) -> float | None:
+def number_in(cell: str) -> float | None:
     """Return the number in a cell, or None. Infinite numbers are texts."""
     if len(cell) > 80 or not _NUMBER.fullmatch(cell.strip()):
         return None
@@ -240,7 +247,7 @@ def _column(name: str, kind: Type, cells: Sequence[str]) -> Column:
         words += f", {count:,} value{'s' * (count != 1)}"
     empty = sum(not cell.strip() for cell in cells)
     words += f", {empty:,} empty" if empty else ""
-    numbers = [value for value in map(_number, cells) if value is not None] if kind == "number" else []
+    numbers = [value for value in map(number_in, cells) if value is not None] if kind == "number" else []
     return Column(name[:80] or "no name", kind, words, _bars(numbers))
 
 
@@ -261,7 +268,7 @@ def _aligned(name: str, shown: Sequence[str], cells: Sequence[str], wanted: Want
     plain = [cell.strip() for cell in cells]
     if any("e" in cell.lower() for cell in plain):
         return list(shown)
-    plain = [cell for cell in plain if _number(cell) is not None]
+    plain = [cell for cell in plain if number_in(cell) is not None]
     numbers = list(map(float, plain))
     decimals = max((len(_fraction(cell)) for cell in plain), default=0)
     largest = max(map(abs, numbers), default=0.0)
@@ -269,12 +276,17 @@ def _aligned(name: str, shown: Sequence[str], cells: Sequence[str], wanted: Want
         return list(shown)
     is_grouped = _is_grouped(name, largest)
     separators = {ord(","): wanted.group if is_grouped else "", ord("."): wanted.decimal}
-    return [cell if _number(cell) is None else f"{float(cell):,.{decimals}f}".translate(separators) for cell in shown]
+    return [cell if number_in(cell) is None else f"{float(cell):,.{decimals}f}".translate(separators) for cell in shown]
 
 
 def _is_grouped(name: str, largest: float) -> bool:
     """Return whether numbers with this name have separators: large numbers that are no ids, years or codes."""
-    return largest >= 10_000 and re.split(r"\W|_", name.lower())[-1] not in _PLAIN_NUMBERS
+    return largest >= 10_000 and not is_plain_number(name)
+
+
+def is_plain_number(name: str) -> bool:
+    """Return whether the numbers of a column are names, such as ids and years."""
+    return re.split(r"\W|_", name.lower())[-1] in _PLAIN_NUMBERS
 
 
 def grouped(name: str, value: Any, wanted: Wanted) -> Any:
@@ -292,15 +304,15 @@ def _fraction(cell: str) -> str:
     )
 
 
-def _matching(table: Table, types: Sequence[Type], where: str) -> list[list[str]]:
+def matching_rows(table: Table, types: Sequence[Type], where: str) -> list[list[str]]:
     """Return the rows that contain all words of `where`, or that match it as COLUMN OPERATOR NUMBER."""
     text = where.strip()
     for operator, compare in _OPERATORS.items():
         name, sign, limit_text = text.partition(operator)
-        limit = _number(limit_text.strip()) if sign else None
+        limit = number_in(limit_text.strip()) if sign else None
         index = next((i for i, title in enumerate(table.head) if title.lower() == name.strip().lower()), None)
         if limit is not None and index is not None and types[index] == "number":
-            values = ((row, _number(row[index])) for row in table.rows)
+            values = ((row, number_in(row[index])) for row in table.rows)
             return [row for row, value in values if value is not None and compare(value, limit)]
     words = text.casefold().split()[:20]
     if not words:
@@ -312,7 +324,7 @@ def _matching(table: Table, types: Sequence[Type], where: str) -> list[list[str]
 def _sorted(rows: list[list[str]], index: int, kind: Type, is_falling: bool) -> list[list[str]]:
     """Return the rows sorted by a column. Empty cells, and texts between numbers, come last."""
     if kind == "number":
-        keys: list[Any] = [_number(row[index]) for row in rows]
+        keys: list[Any] = [number_in(row[index]) for row in rows]
     else:
         keys = [row[index].casefold() or None for row in rows]
     with_key = [(key, row) for key, row in zip(keys, rows, strict=True) if key is not None]
