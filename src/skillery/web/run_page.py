@@ -53,7 +53,6 @@ async def show_run(request: PageRequest) -> Page:
         "log_is_cut": is_cut,
         "address": path_of("runs", run.run_id),
         "stages": stages_of(run),
-        "width": WIDTH,
         "limits": limits,
         "near": [limit for limit in limits if limit.share >= NEAR],
         "weaker": [
@@ -147,7 +146,6 @@ async def change_run(request: PageRequest) -> SeeOther:
 # -- Figures of a run: the phases of its time, and what it used of its limits ------------------------------------------
 
 
-WIDTH = 600
 NEAR = 50.0
 """A use of a limit below this percentage is not mentioned separately."""
 MEBIBYTE = 1 << 20
@@ -175,15 +173,6 @@ WEAKER = {
 """A sentence for each value of `degraded`."""
 
 
-class Stage(NamedTuple):
-    """A phase of a run's time. `x` and `width` are coordinates in the picture."""
-
-    words: str
-    ms: float
-    x: float
-    width: float
-
-
 class Limit(NamedTuple):
     """A limit and its use as texts. `used` is "" if the use is not measured. `share` is in percent."""
 
@@ -193,10 +182,10 @@ class Limit(NamedTuple):
     share: float
 
 
-def stages_of(run: RunRecord) -> list[Stage]:
-    """Return the phases of an ended run in order: queued, prepared, running, collected."""
+def stages_of(run: RunRecord) -> dict[str, float]:
+    """Return the phases of an ended run in order, in milliseconds: queued, prepared, running, collected."""
     if not run.started_at or not run.finished_at or run.duration_ms is None:
-        return []
+        return {}
     used, running_ms = or_none(run.used), run.duration_ms
     outside_ms = max(0.0, (run.finished_at - run.started_at).total_seconds() * 1000 - running_ms)
     prepared = used.prepared_ms if used else None
@@ -209,13 +198,7 @@ def stages_of(run: RunRecord) -> list[Stage]:
             "running": running_ms,
             "collected": max(0.0, outside_ms - prepared),
         }
-    total_ms = max(sum(parts.values()), 1.0)
-    stages, x = [], 0.0
-    for words, ms in parts.items():
-        width = WIDTH * ms / total_ms
-        stages.append(Stage(words, ms, round(x, 1), round(width, 1)))
-        x += width
-    return stages
+    return parts
 
 
 def limits_of(run: RunRecord) -> list[Limit]:
