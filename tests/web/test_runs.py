@@ -88,9 +88,44 @@ def test_a_form_runs_the_skill_with_typed_args(server: Server, new_name: str) ->
     assert args.pop("file").startswith("blob:")
     assert args == {"__proto__": "x", "form": 7, "mode": "slow", "seconds": 0.5, "is_dry": False, "rows": [1]}
     assert "last line" in page
-    assert "/try?run=run_" in page
-    again = browser.get(re.search(r'href="(/s/[^"]*/try\?run=[^"]*)"', page)[1]).text  # type: ignore[index]
-    assert 'value="0.5"' in again
+    again = browser.get(re.search(r'href="(/runs/new\?run=[^"]*)"', page)[1])  # type: ignore[index]
+    assert again.headers["location"] == f"/s/{new_name}@1.0.0/try?run={run['run_id']}"
+    assert 'value="0.5"' in browser.get(again.headers["location"]).text
+
+
+def test_a_call_of_a_tool_runs_again_with_its_args(sqlite_server: Server, new_name: str) -> None:
+    parameters = {"text": {"type": "string", "description": "The text"}}
+    tool = {"name": "say", "description": "Say it.", "script": "code/say.py", "parameters": parameters}
+    files = [
+        {"path": "tools.json", "content": json.dumps([tool])},
+        {"path": "code/say.py", "content": "def handler(args):\n    return args['text']\n"},
+    ]
+    manifest = {"name": new_name, "version": "1.0.0", "kind": "action", "description": "Talk."}
+    sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# Talk\n", files=files)
+    run_id = sqlite_server.rpc("call_tool", name=f"{new_name}/say", args={"text": "hello"})["run_id"]
+    browser = Browser(sqlite_server.url, **HTML)
+    form = browser.get(browser.get(f"/runs/new?run={run_id}").headers["location"]).text
+
+    assert "Run say 1.0.0" in form
+    assert 'value="hello"' in form
+
+
+def test_code_runs_again_with_changes(server: Server) -> None:
+    code = "def start(args):\n    return args['a'] + 1\n"
+    run_id = server.rpc("run_code", language="python", code=code, entrypoint="start", args={"a": 1})["run_id"]
+    browser = Browser(server.url, **HTML)
+    again = f"/runs/new?run={run_id}"
+    assert f'href="{again}"' in browser.get(f"/runs/{run_id}").text
+    fields = browser.fields(again)
+    sent = fields | {"language": "python", "code": code.replace("1", "10"), "args": '{"a": 5}', "entrypoint": "start"}
+
+    assert html.unescape(browser.get(again).text).count(code) == 1
+    assert ended(server.rpc, browser.post("/runs/new", sent).headers["location"])["output"] == 15
+    refused = browser.post("/runs/new", sent | {"args": "[1]", "key": "other"})
+    assert refused.status_code == 400
+    assert "This must be an object" in refused.text
+    assert "+ 10" in refused.text
+    assert browser.post("/runs/new", sent | {"language": "cobol", "key": "third"}).status_code == 400
 
 
 @pytest.mark.full
@@ -291,6 +326,8 @@ async def test_the_pages_have_no_fault(sqlite_server: Server, open_page: OpenPag
     failed = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": "x"})
     paths = [f"/s/{new_name}/try", "/s/text.csv.profile/try?example=1", "/runs", "/runs?skill=none.such"]
     paths += [f"/runs/{one['run_id']}" for one in (run, failed)]
+    code = sqlite_server.rpc("run_code", language="python", code="def main(args):\n    return 1\n" * 9)
+    paths += [f"/runs/new?run={code['run_id']}"]
     page = await open_page(sqlite_server, "/account", width=width)
     for path in paths:
         await page.goto(path)

@@ -49,6 +49,7 @@ ADDRESSES: dict[str, str] = {
     "/review/waivers": "/review/waivers",
     "/review/version": "/review/{skill}@{waiting}",
     "/runs": "/runs",
+    "/runs/new": "/runs/new",
     "/runs/run": "/runs/{run}",
     "/runs/events": "/runs/{run}/events",
     "/runs/parts": "/runs/{run}/parts/a.txt",

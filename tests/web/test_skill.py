@@ -56,6 +56,18 @@ def test_about_shows_inputs_examples_permissions_and_the_version(shown: ShownSki
         assert part in text, part
 
 
+def test_files_open_at_skill_md_and_every_tab_counts_them(shown: ShownSkill) -> None:
+    browser = shown.browser()
+    opened = browser.get(shown.path("files")).text
+    count = re.findall(r'Files <span class="num">(\d+)</span>', opened)
+
+    assert re.search(r'/files/SKILL\.md" aria-current="page"', opened)
+    assert "See the code." in words(opened)
+    assert len(count) == 1
+    for below in ("", "versions", "try"):
+        assert f'Files <span class="num">{count[0]}</span>' in browser.get(shown.path(*([below] if below else []))).text
+
+
 def test_versions_are_in_the_order_of_precedence_and_folded(shown: ShownSkill) -> None:
     page = shown.browser().get(shown.path("versions")).text
     found = re.findall(rf'<td class="num nowrap"><a href="/s/{shown.name}@[^"]*"[^>]*>([^<]*)</a>', page)

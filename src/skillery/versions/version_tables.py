@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement, in_utc
-from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, labels, skill_files, skill_versions, skills
 from skillery.errors import VersionNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec
@@ -86,6 +86,7 @@ class VersionFacts(msgspec.Struct, frozen=True):
     created_at: datetime | None
     """The time of publishing, or None for a development version."""
     size_bytes: int
+    files_count: int
     older: str | None
     """The next lower published version, or None. For a release, the next lower release if there is one."""
     latest: str | None
@@ -163,16 +164,18 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
     view = view_of(identity)
     counted = _counts_by_group(view).rows(connection, of_skill=row.skill_id, **parameters(identity))
     facts = _FACTS.rows(connection, of_skill=row.skill_id, of_version=row.version_id)
-    values: Sequence[Any] = facts[0] if facts else (None,) * 7
-    stored, latest, owner, owner_kind, created_at, size, older = values
+    values: Sequence[Any] = facts[0] if facts else (None,) * 8
+    stored, latest, owner, owner_kind, created_at, size, files_count, older = values
     if stored is None:
-        size = sum(file.size for file in row.unstored.files.values()) if row.unstored is not None else 0
+        files = row.unstored.files.values() if row.unstored is not None else ()
+        size, files_count = sum(file.size for file in files), len(files)
     return VersionFacts(
         row.version,
         publisher,
         Who(owner, owner_kind) if owner is not None else publisher,
         in_utc(created_at),
         size,
+        files_count,
         older,
         latest,
         days_of(connection, row.skill_id),
@@ -222,6 +225,7 @@ _FACTS = Statement(
         _first.c.publisher_kind,
         _shown.c.created_at,
         _shown.c.size_bytes,
+        select(func.count()).where(skill_files.c.version_id == _shown.c.id).scalar_subquery(),
         _older,
     )
     .select_from(skills)

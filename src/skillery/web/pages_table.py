@@ -43,7 +43,7 @@ Handlers = dict[str, Handler]
 """The handlers of a page by the HTTP method, GET and POST."""
 FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s", "/s/{ref:str}"): {"GET": skill_about.show_about, "POST": skill_changes.change},
-    ("/s/files", "/s/{ref:str}/files"): {"GET": skill_files.show_files},
+    ("/s/files", "/s/{ref:str}/files"): {"GET": skill_files.show_file},
     ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": skill_files.show_file},
     ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": skill_files.show_raw},
     ("/s/frame", "/s/{ref:str}/frame/{path:path}"): {"GET": partial(skill_files.show_raw, for_frame=True)},
@@ -82,6 +82,7 @@ def make_pages(site: Site) -> list[Route]:
     review: Handlers = {"GET": reviews.show_review, "POST": reviews.decide}
     attempt: Handlers = {"GET": run_form.show_try, "POST": run_form.start_run}
     run: Handlers = {"GET": run_page.show_run, "POST": run_page.change_run}
+    new: Handlers = {"GET": run_form.show_new, "POST": run_form.start_code}
     me: Handlers = {"GET": account.show_account, "POST": account.change_account}
     return [
         *login_routes(site),
@@ -95,6 +96,7 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/review/version", ("/review/{ref:str}",), review),
         page_route(site, "/s/try", ("/s/{ref:str}/try",), attempt, needs="run"),
         page_route(site, "/runs", ("/runs",), {"GET": run_page.show_runs}, needs="read"),
+        page_route(site, "/runs/new", ("/runs/new",), new, needs="run"),
         page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),
         page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_log.Events().send}, needs="read"),
         *(page_route(site, name, (path,), row, needs="read") for (name, path), row in RUN_PARTS.items()),

@@ -148,16 +148,19 @@ def args_of_form(fields: list[Field], form: Form) -> Args:
             args[field.name] = _value(field, text)
         except ValueError as error:
             problems[field.id] = str(error)
-    json_text = form.get("more").strip()
-    if json_text:
-        try:
-            value = _json(json_text)
-            if not isinstance(value, dict):
-                raise ValueError('This must be an object, such as {"name": "value"}.')
-            args.update(value)
-        except ValueError as error:
-            problems["more"] = str(error)
+    try:
+        args.update(json_object(form.get("more")))
+    except ValueError as error:
+        problems["more"] = str(error)
     return Args(args, problems)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object in JSON, {} for an empty text. Raise ValueError with a message for the user for other texts."""
+    value = _json(text) if text.strip() else {}
+    if not isinstance(value, dict):
+        raise ValueError('This must be an object, such as {"name": "value"}.')
+    return value
 
 
 def _value(field: Field, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""`/s/{ref}/try`: people run a skill or a tool with a form, and see the run on its page."""
+"""`/s/{ref}/try` and `/runs/new`: people run a skill, a tool or code with a form, and see the run on its page."""
 
 from __future__ import annotations
 
@@ -7,19 +7,32 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, get_args
+from urllib.parse import urlencode
 
 import msgspec
 
+from skillery.backends import Language
 from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
-from skillery.runs.methods import call_tool, execute_skill
+from skillery.method import or_none
+from skillery.runs.methods import GetRun, call_tool, execute_skill, get_run, run_code
 from skillery.runs.queries import args_of
-from skillery.runs.requests import CallTool, ExecuteSkill
+from skillery.runs.requests import CallTool, ExecuteSkill, RunCode
+from skillery.runs.results import RunRecord
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
-from skillery.web.run_fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused
+from skillery.web.run_fields import (
+    Declared,
+    Field,
+    args_of_form,
+    fields_of,
+    filled,
+    inputs_of_schema,
+    json_object,
+    refused,
+)
 from skillery.web.skill_opened import Opened, open_version, page_of, tools_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
 
@@ -200,3 +213,53 @@ async def _page(
         key=secrets.token_urlsafe(16),
         inputs_count=len(manifest.get("inputs") or {}),
     )
+
+
+# -- `/runs/new`: a run again, with other args or other code -----------------------------------------------------------
+
+
+_CODE_FIELDS = ("language", "entrypoint", "code", "args", "skills")
+
+
+def again_of(run: RunRecord) -> str:
+    """Return the address of the form that repeats a run, or "" if nothing of it can be repeated."""
+    can_repeat = or_none(run.skill) or or_none(run.code)
+    return f"/runs/new?{urlencode({'run': run.run_id})}" if can_repeat else ""
+
+
+async def show_new(request: PageRequest) -> Page | SeeOther:
+    """Show a form for code. For an earlier run of a skill or tool, redirect to its form. Both have its args."""
+    run_id = request.query.get("run", "")
+    if not run_id:
+        return _code_page({"entrypoint": "main"})
+    run = await request.do(get_run, GetRun(run_id=run_id))
+    skill, code = or_none(run.skill), or_none(run.code)
+    if skill:
+        query = {"tool": run.tool, "run": run_id} if run.tool else {"run": run_id}
+        version = request.query.get("version") or skill.version
+        return SeeOther(f"{path_of('s', f'{skill.name}@{version}', 'try')}?{urlencode(query)}")
+    if code is None:
+        raise NotFound("the code of this run is not kept", hint="Open the page of the run.")
+    args = await request.read(partial(args_of, identity=request.identity, run_id=run_id)) or ""
+    fields = {"language": code.language, "entrypoint": code.entrypoint, "code": code.code, "args": args}
+    return _code_page(fields, is_cut=code.is_cut)
+
+
+async def start_code(request: PageRequest) -> Page | SeeOther:
+    """Start a run of the code in the form, and redirect to its page. If it is refused, show the form again."""
+    form = await request.form(1024 * 1024)
+    fields = {name: form.get(name) for name in _CODE_FIELDS}
+    try:
+        texts = {name: fields[name] for name in ("language", "entrypoint", "code")}
+        values = {"args": json_object(fields["args"]), "mount_skills": fields["skills"].split(), "background": True}
+        params = msgspec.convert({**texts, **values}, RunCode)
+        run = await request.do(run_code, params, key=form.get("key")[:64] or None)
+    except (ValueError, InvalidParams, NotFound, Conflict, Refused) as error:
+        problem = message_of(error) if isinstance(error, SkilleryError) else str(error)
+        return _code_page(fields, problem=problem)._replace(status=400)
+    return SeeOther(path_of("runs", run.run_id))
+
+
+def _code_page(fields: dict[str, str], problem: str = "", *, is_cut: bool = False) -> Page:
+    values = {"languages": get_args(Language), "problem": problem, "is_cut": is_cut, "key": secrets.token_urlsafe(16)}
+    return Page("runs_new.html", "Run code", {"fields": dict.fromkeys(_CODE_FIELDS, "") | fields, **values}, "runs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -21,6 +21,7 @@ from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.insight_failures import group_of
+from skillery.web.run_form import again_of
 from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of
@@ -44,7 +45,7 @@ async def show_run(request: PageRequest) -> Page:
     is_own = run.identity.name == request.identity.name
     limits = limits_of(run)
     remedy = remedy_of(run, telling, is_at_limit=any(limit.share >= 100 for limit in limits))
-    again, same = f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name else "", or_none(run.same_failure)
+    again, same = again_of(run), or_none(run.same_failure)
     values = {
         "run": run,
         "is_active": is_active,
@@ -129,7 +130,7 @@ def _steps(run: RunRecord, remedy: Remedy, again: str) -> list[tuple[str, str]]:
     if remedy.step == "completed":
         steps = [("Inputs of completed runs", _completed(run)), *steps]
     elif skill and same and same.before and again:
-        at_before = again.replace(f"@{skill.version}/", f"@{same.before.version}/", 1)
+        at_before = f"{again}&{urlencode({'version': same.before.version})}"
         steps.insert(remedy.step != "before", (f"Run again on {same.before.version}", at_before))
     return [step for step in steps if step[1]]
 
@@ -275,5 +276,6 @@ async def show_runs(request: PageRequest) -> Page:
         "ages": AGES,
         "problem": problem,
         "is_admin": request.may("admin"),
+        "may_run": request.may("run"),
     }
     return Page("runs_list.html", "Runs", values, "runs")

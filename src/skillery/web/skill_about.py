@@ -79,7 +79,6 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "failing_ways": [group_of(request, failure) for failure in page_of_failures.failures]
         if page_of_failures
         else [],
-        "files_count": len(or_none(skill.files) or ()),
         "inputs": inputs_of(skill.manifest.get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
         "tools": tools,

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from skillery.errors import BlobNotFound
+from skillery.formats.bundle import SKILL_MD
 from skillery.skills.files import FileRow, find_file, list_files
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
@@ -56,18 +57,17 @@ class Node(NamedTuple):
     """Whether the folder contains the shown file."""
 
 
-async def show_files(request: PageRequest) -> Page:
-    opened = await open_version(request)
-    return _page(request, opened, await _rows(request, opened), "", {"view": None})
-
-
 async def show_file(request: PageRequest) -> Page | Direct:
-    """Show a file, a picture of a notebook, or the tree of files if the path is a folder."""
+    """Show the file in the address or a picture of a notebook; SKILL.md without a path; the tree of files for a
+    folder.
+    """
     opened = await open_version(request)
-    path = file_path_of(request, f"{opened.name} {opened.version}")
+    has_path = "path" in request.scope["path_params"]
+    path = file_path_of(request, f"{opened.name} {opened.version}") if has_path else SKILL_MD
     rows = await _rows(request, opened)
-    if not any(row.path == path for row in rows) and any(row.path.startswith(f"{path}/") for row in rows):
-        return _page(request, opened, rows, path, {"view": None})
+    is_folder = any(row.path.startswith(f"{path}/") for row in rows) or not has_path
+    if is_folder and not any(row.path == path for row in rows):
+        return _page(request, opened, rows, path if has_path else "", {"view": None})
     identity, spec = reader_of(request), exactly(opened.version)
     file = await request.read_page(partial(find_file, identity=identity, name=opened.name, spec=spec, path=path))
     opens = partial(file.open, request.site.core.registry.storage)
@@ -90,7 +90,6 @@ async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
     """Return the page with the tree of files, opened at `path`."""
     shared_values = {
-        "files_count": len(rows),
         "tree": _tree(rows, path),
         "path": path,
         "total": sum(row.size_bytes for row in rows),
