@@ -45,6 +45,7 @@ ADDRESSES: dict[str, str] = {
     "/s/versions": "/s/{skill}/versions",
     "/s/diff": "/s/{skill}@1.1.0/diff/1.0.0",
     "/s/try": "/s/{skill}@1.0.0/try",
+    "/s/scripts": "/s/{skill}@1.0.0/scripts/code/main.py",
     "/review": "/review",
     "/review/waivers": "/review/waivers",
     "/review/version": "/review/{skill}@{waiting}",

@@ -37,6 +37,7 @@ from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.npm import NPM_LOCK, NpmLock
 from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.requirements import Pin
+from skillery.formats.scripts import Script, describe_scripts
 from skillery.formats.texts import new_blob_id
 from skillery.formats.wording import Problem
 from skillery.plugins import Plugins, load_plugins
@@ -285,6 +286,9 @@ class _Compilers:
 
     async def signature(self, caller: str, source: SourceFile) -> Signature | None:
         return find_signature(source.content, source.export or "")
+
+    async def scripts(self, caller: str, files: Sequence[tuple[str, bytes]]) -> tuple[Script, ...]:
+        return describe_scripts(tuple(files))
 
 
 class _Locks:

@@ -109,6 +109,7 @@ __all__ = [
     "RunStatement",
     "RunStatus",
     "RunUse",
+    "Script",
     "SealPage",
     "ShownLock",
     "ShownProgress",
@@ -464,6 +465,16 @@ class PermissionsDiff(TypedDict):
     removed: PermissionNames
 
 
+class Script(TypedDict):
+    """A file below `scripts/` that runs as a program. `usage` is its call, as its text states it."""
+
+    path: str
+    language: str
+    description: NotRequired[str]
+    usage: NotRequired[str]
+    missing: NotRequired[list[str]]
+
+
 class Provenance(TypedDict):
     """The CI job that published a version, from signed claims. A field without a claim is ""."""
 
@@ -515,6 +526,8 @@ class Skill(TypedDict):
     examples: NotRequired[list[CheckedExample]]
     findings: NotRequired[list[CheckFinding]]
     permissions_diff: NotRequired[PermissionsDiff]
+    scripts: NotRequired[list[Script]]
+    """From detail 'summary' on."""
     provenance: NotRequired[Provenance]
     """From detail 'summary' on, if a CI job published it."""
     title: NotRequired[str]
@@ -1253,6 +1266,8 @@ class RunRecord(TypedDict):
     method: str
     tool: str | None
     """The tool, if the run was a call of one."""
+    script: NotRequired[str]
+    """The script that ran, or -m and the module."""
     identity: Who
     parent_run_id: str | None
     called_runs: NotRequired[list[str]]

@@ -20,6 +20,7 @@ from skillery.formats.python_source import (
     located,
     size_fault,
 )
+from skillery.formats.scripts import Script, describe_scripts
 from skillery.formats.wording import Problem
 
 P = ParamSpec("P")
@@ -45,6 +46,8 @@ class Compilers(Protocol):
 
     async def signature(self, caller: str, source: SourceFile) -> Signature | None: ...
 
+    async def scripts(self, caller: str, files: Sequence[tuple[str, bytes]]) -> tuple[Script, ...]: ...
+
 
 class CompileLimits(WorkLimits, frozen=True):
     """Limits for the compilation of one source. `bundle_seconds` limits the processor time for all files of a bundle:
@@ -65,7 +68,8 @@ class CompilePool:
     def __init__(self, limits: CompileLimits = CompileLimits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
         functions = find_fault, find_signature, python_handler, imports_of_all, relative_imports_of_all
-        self._workers = WorkerPool([name_of(function) for function in functions], limits, [name_of(load_codecs)])
+        names = [name_of(function) for function in (*functions, describe_scripts)]
+        self._workers = WorkerPool(names, limits, [name_of(load_codecs)])
         self._imports: dict[str, tuple[Import, ...]] = {}
         """Imports of earlier sources, by SHA-256."""
 
@@ -133,6 +137,13 @@ class CompilePool:
         """
         answer = await self._call(caller, find_signature, source.content, source.export or "")
         return None if isinstance(answer, SourceFault) else answer
+
+    async def scripts(self, caller: str, files: Sequence[tuple[str, bytes]]) -> tuple[Script, ...]:
+        """Return the scripts in these files, or () if a worker crashed or took too long. Raise Unavailable if no worker
+        can be started.
+        """
+        answer = await self._call(caller, describe_scripts, tuple(files))
+        return () if isinstance(answer, SourceFault) else answer
 
     def _keep(self, imports: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""

@@ -180,7 +180,8 @@ class Publisher:
         trials = rules.trials and not isinstance(skill_md, SkillMd)
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         refuse(publication.name, publication.version, findings, ())
-        checks = Checks(False, findings=findings[:MOST_FINDINGS])
+        scripts = await self.checks.undeclared.scripts(identity.name, bundle, state.scan)
+        checks = Checks(False, findings=findings[:MOST_FINDINGS], scripts=scripts)
         if rules.trials:
             # If the policy needs reviews, the examples run with permissions when the last reviewer approves.
             permitted = rules.status_for(identity, state.diff) == "published" and "review" not in policy.rules.needs

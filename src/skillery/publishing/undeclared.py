@@ -12,7 +12,7 @@ import msgspec
 from skillery.backends import Finding
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
-from skillery.formats.bundle import SKILL_MD, BundleFile
+from skillery.formats.bundle import SKILL_MD, Bundle, BundleFile
 from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
@@ -26,6 +26,8 @@ from skillery.formats.requirements import (
     read_lock,
     sizes_in,
 )
+from skillery.formats.script_blocks import lock_path
+from skillery.formats.scripts import Script, script_files
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable
 from skillery.publishing.compile_pool import Compilers
@@ -36,6 +38,7 @@ from skillery.publishing.package_locks import (
     PackageLocks,
     findings_of,
     is_provided,
+    lock_of,
     reason_of,
 )
 from skillery.settings.groups import Packages
@@ -154,6 +157,28 @@ class Undeclared:
             return findings_of(scan, entrypoint, frozenset(pin.name for pin in read_lock(lock)), is_sure=True)
         packages, is_sure = await self._of_default()
         return findings_of(scan, entrypoint, packages, is_sure=is_sure)
+
+    async def scripts(self, caller: str, bundle: Bundle, scan: ImportScan | None) -> tuple[Script, ...]:
+        """Return the scripts of a skill without an entrypoint, each with the modules that its packages do not provide.
+        `scan` is an earlier result of `scan`, or None. Raise the errors of `scan`.
+        """
+        files = (
+            () if bundle.manifest.called else script_files(bundle.files, {tool.script or "" for tool in bundle.tools})
+        )
+        if not files:
+            return ()
+        scripts = await self._compilers.scripts(caller, files)
+        missing = (scan or await self.scan(caller, bundle.files)).missing
+        locks = {file.path: file.content for file in bundle.files}
+        default = frozenset[str]() if lock_of(bundle) else (await self._of_default())[0]
+
+        def lacks(script: Script) -> tuple[str, ...]:
+            lock = locks.get(lock_path(script.path)) or lock_of(bundle)
+            packages = frozenset(pin.name for pin in read_lock(lock)) if lock else default
+            of_script = (entry for entry in missing if script.path in entry.required_by)
+            return tuple(entry.module for entry in of_script if not is_provided(entry, packages))
+
+        return tuple(msgspec.structs.replace(script, missing=lacks(script)) for script in scripts)
 
     async def _dropped(
         self,

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection, insert, update
 
-from skillery.backends import CodeCall, Failure, FailureType, LimitsRuns, Sandbox
+from skillery.backends import CodeCall, Failure, FailureType, LimitsRuns, Sandbox, ScriptCall
 from skillery.context.queue import Queue, Slot
 from skillery.context.tallies import Histogram
 from skillery.database import Change, Database
@@ -21,6 +21,7 @@ from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stop, Stopped
 from skillery.runs.log_sources import shown_json
+from skillery.runs.scripts import args_of
 from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ _STARTED = (
     "version_id",
     "skill_id",
     "tool",
+    "script",
     "status",
     "identity",
     "identity_kind",
@@ -266,7 +268,7 @@ def start_run(
     version_id, skill_id = version.stored_ids if version else (None, None)
     if prepared.parent_run_id is None:
         check_run(connection, quotas, run.identity.name)
-    call = run.job.call
+    call, args = run.job.call, args_of(run.job)
     if keeps_code and isinstance(call, CodeCall):
         content = call.code.replace("\0", "\ufffd").encode("utf-8", "replace")
         _KEEP_CODE.run_later(
@@ -285,13 +287,14 @@ def start_run(
         version_id=version_id,
         skill_id=skill_id,
         tool=prepared.tool,
+        script=_script_of(call),
         status="started",
         identity=run.identity.name,
         identity_kind=run.identity.kind,
         client=run.client,
         server=run.server,
         limits_json=_limits.encode(run.job.limits).decode(),
-        args_json=run.job.args.decode() if len(run.job.args) <= KEPT_ARGS else None,
+        args_json=args.decode() if len(args) <= KEPT_ARGS else None,
         started_at=datetime.now(UTC),
         queued=queued,
         environment_json=_environment_of(run),
@@ -299,6 +302,12 @@ def start_run(
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)
+
+
+def _script_of(call: object) -> str | None:
+    if not isinstance(call, ScriptCall):
+        return None
+    return f"-m {call.module}"[:255] if call.module else call.path
 
 
 def _environment_of(run: ActiveRun) -> str | None:

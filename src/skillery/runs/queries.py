@@ -144,6 +144,7 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         logs_blob=row.logs_blob,
         method=row.method,
         tool=row.tool,
+        script=row.script or UNSET,
         identity=Who(row.identity, row.identity_kind),
         parent_run_id=row.parent_run_id,
         called_runs=list(connection.scalars(_CALLED, {"run_id": row.id})) or UNSET,

@@ -122,6 +122,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     logs_blob: str | None
     method: str
     tool: Annotated[str | None, Meta(description="The tool, if the run was a call of one")]
+    script: Annotated[str | UnsetType, Meta(description="The script that ran, or -m and the module")] = UNSET
     identity: Who
     parent_run_id: str | None
     called_runs: Annotated[list[str] | UnsetType, Meta(description="Runs of skills that the code called")] = UNSET

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, PublishedFile, ScriptCall
+from skillery.backends import Failure, FailureType, Job, PublishedFile, ScriptCall
 from skillery.context.threads import BIG_TEXT
 from skillery.environments.definitions import fits_this_python, fitting_python, missing_python
 from skillery.formats.json_values import kind_of
@@ -89,6 +89,15 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
             reason = "changes which code runs" if is_variable_name(name) else "is not a name of a variable"
             raise _Invalid(f"The argument 'env' sets {quoted(name)}, which {reason}; take another name.")
     return {name: _text(f"env.{name}", variable) for name, variable in value.items()}
+
+
+def args_of(job: Job) -> bytes:
+    """Return the args of a run for its record, as JSON. Those of a script are in its call."""
+    call = job.call
+    if not isinstance(call, ScriptCall):
+        return job.args
+    args = {"argv": call.argv, "stdin": str(call.stdin, "utf-8"), "env": call.environment}
+    return msgspec.json.encode({name: value for name, value in args.items() if value})
 
 
 class OwnNeeds(NamedTuple):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from skillery.attestations.run_leaves import find_ended_run, record_of, split_leaves
 from skillery.attestations.signing import Signing
-from skillery.backends import CodeCall, Identity, Outcome, ScriptCall
+from skillery.backends import CodeCall, Identity, Outcome
 from skillery.contents.blob_rows import BlobRow
 from skillery.database.registry import Registry
 from skillery.database.tables import seals
@@ -24,6 +24,7 @@ from skillery.proof.seals import DisclosedArgs, Place, RunPredicate, args_digest
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.queries import find_run
 from skillery.runs.results import Run
+from skillery.runs.scripts import args_of
 from skillery.settings.groups import Seals
 
 # -- The evidence of a run: with its row, it becomes the record that seals cover and statements show -------------------
@@ -61,10 +62,6 @@ def make_evidence(
     job, prepared, salt = run.job, run.prepared, secrets.token_hex(16)
     call, preview = job.call, answer.logs_preview
     inputs = [*(blob.sha256 for blob in job.blobs), *(file.sha256 for file in job.files)]
-    if isinstance(call, ScriptCall):  # its args are in the call
-        args = msgspec.json.encode([call.argv, str(call.stdin, "utf-8"), call.environment])
-    else:
-        args = job.args
     return msgspec.json.encode(
         RunEvidence(
             mounts=[(mount.name, mount.version, mount.digest) for mount in job.skills if mount.digest],
@@ -73,7 +70,7 @@ def make_evidence(
             sandbox=sandbox,
             release=release,
             salt=salt,
-            args=args_digest(salt, args),
+            args=args_digest(salt, args_of(job)),
             inputs=[digest for digest in inputs if digest],
             output=_output_digest(answer, outcome, run.host.written),
             files=[(row.path or row.id, row.sha256) for row in run.host.written],

@@ -19,6 +19,7 @@ from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
 from skillery.formats.names import index_name
 from skillery.formats.npm import NPM_LOCK
+from skillery.formats.scripts import Script
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
@@ -227,6 +228,7 @@ class Skill(Struct, frozen=True):
     examples: list[CheckedExample] | UnsetType = UNSET
     findings: list[CheckFinding] | UnsetType = UNSET
     permissions_diff: PermissionsDiff | UnsetType = UNSET
+    scripts: Annotated[list[Script] | UnsetType, _FROM_SUMMARY] = UNSET
     provenance: Annotated[
         Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
     ] = UNSET

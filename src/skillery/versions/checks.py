@@ -23,6 +23,7 @@ from skillery.formats.check_results import (
 )
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
+from skillery.formats.scripts import Script
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about
@@ -40,6 +41,7 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
+    scripts: tuple[Script, ...] = ()
 
     @property
     def vulnerabilities(self) -> tuple[str, ...]:

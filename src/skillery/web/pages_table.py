@@ -81,6 +81,7 @@ def make_pages(site: Site) -> list[Route]:
     waivers: Handlers = {"GET": reviews.show_waivers, "POST": reviews.change_waivers}
     review: Handlers = {"GET": reviews.show_review, "POST": reviews.decide}
     attempt: Handlers = {"GET": run_form.show_try, "POST": run_form.start_run}
+    script: Handlers = {"GET": run_form.show_script, "POST": run_form.start_script}
     run: Handlers = {"GET": run_page.show_run, "POST": run_page.change_run}
     new: Handlers = {"GET": run_form.show_new, "POST": run_form.start_code}
     me: Handlers = {"GET": account.show_account, "POST": account.change_account}
@@ -95,6 +96,7 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/review/waivers", ("/review/waivers",), waivers, needs="review"),
         page_route(site, "/review/version", ("/review/{ref:str}",), review),
         page_route(site, "/s/try", ("/s/{ref:str}/try",), attempt, needs="run"),
+        page_route(site, "/s/scripts", ("/s/{ref:str}/scripts/{path:path}",), script, needs="run"),
         page_route(site, "/runs", ("/runs",), {"GET": run_page.show_runs}, needs="read"),
         page_route(site, "/runs/new", ("/runs/new",), new, needs="run"),
         page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),

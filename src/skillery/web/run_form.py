@@ -1,4 +1,6 @@
-"""`/s/{ref}/try` and `/runs/new`: people run a skill, a tool or code with a form, and see the run on its page."""
+"""The forms with which people run a skill or tool (`/s/{ref}/try`), a script (`/s/{ref}/scripts/{path}`), or code
+(`/runs/new`). The run is then on its page.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from skillery.backends import Language
 from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
+from skillery.formats.scripts import Script, language_of
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, call_tool, execute_skill, get_run, run_code
 from skillery.runs.queries import args_of
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode
 from skillery.runs.results import RunRecord
-from skillery.skills.files import ReadSkillFile, read_skill_file
+from skillery.skills.files import ReadSkillFile, find_file, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.run_fields import (
     Declared,
@@ -33,17 +36,23 @@ from skillery.web.run_fields import (
     json_object,
     refused,
 )
-from skillery.web.skill_opened import Opened, open_version, page_of, tools_of
+from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, tools_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
+from skillery.workspaces.manifests import RunFile
 
 MOST_UPLOAD = 1_000_000_000
 _MOST_FIELDS = 2000
 
 
-async def show_try(request: PageRequest) -> Page:
-    """Show the form of a skill or a tool, filled with an example or with the args of an earlier run."""
+async def show_try(request: PageRequest) -> Page | SeeOther:
+    """Show the form of a skill or a tool, filled with an example or with the args of an earlier run. A skill with
+    scripts and no entrypoint has the form of its first script.
+    """
     opened = await open_version(request, "full")
     tool = request.query.get("tool", "")
+    scripts = opened.skill.scripts or []
+    if scripts and not tool:
+        return SeeOther(path_of("s", f"{opened.name}@{opened.version}", "scripts", scripts[0].path))
     fields = await _fields(request, opened, tool)
     number = request.query.get("example", "")
     args: dict[str, Any] = {}
@@ -53,9 +62,8 @@ async def show_try(request: PageRequest) -> Page:
     if number.isdecimal() and 0 < int(number[:6]) <= len(examples) and not tool:
         example = examples[int(number[:6]) - 1]
         args, files = example.get("args") or {}, example.get("blobs") or {}
-    elif request.query.get("run"):
-        known = await request.read(partial(args_of, identity=request.identity, run_id=request.query["run"]))
-        args = msgspec.json.decode(known) if known else {}
+    else:
+        args = await _args_of_run(request)
         problems = refused(await _inputs(request, opened, tool), fields, args) if args else {}
     filled_fields, other_args = filled(fields, args)
     filled_fields = [field._replace(problem=problems.get(field.id, "")) for field in filled_fields]
@@ -68,6 +76,13 @@ async def show_try(request: PageRequest) -> Page:
         json.dumps(other_args, ensure_ascii=False, indent=2) if other_args else "",
         typed,
     )
+
+
+async def _args_of_run(request: PageRequest) -> dict[str, Any]:
+    """Return the args of the run in the query, or {} if there is none or if they are not kept."""
+    run_id = request.query.get("run")
+    known = await request.read(partial(args_of, identity=request.identity, run_id=run_id)) if run_id else None
+    return msgspec.json.decode(known) if known else {}
 
 
 async def start_run(request: PageRequest) -> Page | SeeOther:
@@ -180,8 +195,6 @@ async def _page(
 ) -> Page:
     """Return the page of the form. `more` is the JSON of args without a field, `typed` are the other typed fields."""
     manifest = opened.skill.manifest
-    permissions = manifest.get("permissions") or {}
-    secret_names = permissions.get("secrets") or []
     bundled = {
         path
         for example in manifest.get("examples") or ()
@@ -205,14 +218,69 @@ async def _page(
         if not tool
         else [],
         bundled=sorted(bundled),
-        hosts=permissions.get("network") or [],
-        secret_names=secret_names,
-        secrets_problem=await request.site.core.runner.secrets_problem(opened.name, secret_names)
-        if secret_names
-        else "",
         key=secrets.token_urlsafe(16),
         inputs_count=len(manifest.get("inputs") or {}),
+        **await _reach(request, opened),
     )
+
+
+async def _reach(request: PageRequest, opened: Opened) -> dict[str, Any]:
+    """Return what a run may reach, as the template names it, and why it would not get its secrets, or ""."""
+    permissions = opened.skill.manifest.get("permissions") or {}
+    names = permissions.get("secrets") or []
+    problem = await request.site.core.runner.secrets_problem(opened.name, names) if names else ""
+    return {"hosts": permissions.get("network") or [], "secret_names": names, "secrets_problem": problem}
+
+
+# -- `/s/{ref}/scripts/{path}`: a script with arguments, input and files -----------------------------------------------
+
+
+async def show_script(request: PageRequest) -> Page:
+    """Show the form of a script, filled with the args of an earlier run."""
+    args = await _args_of_run(request)
+    argv, stdin = args.get("argv"), args.get("stdin")
+    lines = [str(word) for word in argv] if isinstance(argv, list) else []
+    fields = {"argv": "\n".join(lines), "stdin": stdin if isinstance(stdin, str) else ""}
+    return await _script_page(request, await open_version(request), fields)
+
+
+async def start_script(request: PageRequest) -> Page | SeeOther:
+    """Start a run of a script, and redirect to its page. If it is refused, show the form again."""
+    files: list[RunFile] = []
+
+    async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
+        blob = await request.site.core.blobs.receive(request.identity, content, file.kind)
+        files.append(RunFile(f"in/{file.name.replace(chr(92), '/').rpartition('/')[2]}", blob.blob_id))
+        return blob.blob_id
+
+    if is_multipart(request.headers):
+        form = await read_multipart(request, keep, MOST_UPLOAD)
+    else:
+        form = await request.form(1024 * 1024)
+    opened = await open_version(request)
+    argv = ["--help"] if form.has("help") else [line for line in form.get("argv").split("\n") if line.strip()]
+    try:
+        path = file_path_of(request, f"{opened.name} {opened.version}")
+        args = {"argv": argv, "stdin": form.get("stdin")} if form.get("stdin") else {"argv": argv}
+        params = ExecuteSkill(
+            name=opened.name, version=opened.version, script=path, args=args, files=files, background=True
+        )
+        run = await request.do(execute_skill, params, key=form.get("key")[:64] or None)
+    except (InvalidParams, Conflict, Refused) as error:
+        fields = {"argv": form.get("argv"), "stdin": form.get("stdin")}
+        return (await _script_page(request, opened, fields, message_of(error)))._replace(status=400)
+    return SeeOther(path_of("runs", run.run_id))
+
+
+async def _script_page(request: PageRequest, opened: Opened, fields: dict[str, str], problem: str = "") -> Page:
+    """Return the page of the form. Raise FileNotInSkill if the version has no such file."""
+    path = file_path_of(request, f"{opened.name} {opened.version}")
+    work = partial(find_file, identity=reader_of(request), name=opened.name, spec=exactly(opened.version), path=path)
+    await request.read_page(work)
+    described = or_none(opened.skill.scripts) or ()
+    script = next((script for script in described if script.path == path), None) or Script(path, language_of(path))
+    values = {"script": script, "fields": fields, "problem": problem, "key": secrets.token_urlsafe(16)}
+    return page_of(request, opened, "try", "runs_script.html", part=path, **values, **await _reach(request, opened))
 
 
 # -- `/runs/new`: a run again, with other args or other code -----------------------------------------------------------
@@ -223,7 +291,8 @@ _CODE_FIELDS = ("language", "entrypoint", "code", "args", "skills")
 
 def again_of(run: RunRecord) -> str:
     """Return the address of the form that repeats a run, or "" if nothing of it can be repeated."""
-    can_repeat = or_none(run.skill) or or_none(run.code)
+    is_module = (or_none(run.script) or "").startswith("-m ")
+    can_repeat = or_none(run.code) or (or_none(run.skill) and not is_module)
     return f"/runs/new?{urlencode({'run': run.run_id})}" if can_repeat else ""
 
 
@@ -235,12 +304,13 @@ async def show_new(request: PageRequest) -> Page | SeeOther:
     run = await request.do(get_run, GetRun(run_id=run_id))
     skill, code = or_none(run.skill), or_none(run.code)
     if skill:
-        query = {"tool": run.tool, "run": run_id} if run.tool else {"run": run_id}
+        script, query = or_none(run.script), {"tool": run.tool, "run": run_id} if run.tool else {"run": run_id}
+        below = ("scripts", script) if script else ("try",)
         version = request.query.get("version") or skill.version
-        return SeeOther(f"{path_of('s', f'{skill.name}@{version}', 'try')}?{urlencode(query)}")
+        return SeeOther(f"{path_of('s', f'{skill.name}@{version}', *below)}?{urlencode(query)}")
     if code is None:
         raise NotFound("the code of this run is not kept", hint="Open the page of the run.")
-    args = await request.read(partial(args_of, identity=request.identity, run_id=run_id)) or ""
+    args = json.dumps(await _args_of_run(request), ensure_ascii=False)
     fields = {"language": code.language, "entrypoint": code.entrypoint, "code": code.code, "args": args}
     return _code_page(fields, is_cut=code.is_cut)
 

@@ -146,6 +146,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "crumbs": [(segment, ".".join(above[: depth + 1])) for depth, segment in enumerate(above)],
         "last": last,
         "can_run": can_run,
+        "scripts": or_none(skill.scripts) or [],
         "sees_runs": may_use(request, "run"),
         "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
         "versions_count": sum(counts.values()),

@@ -33,6 +33,8 @@ runs = Table(
     Column("skill_id", Key, nullable=True),
     # The tool that `call_tool` called.
     Column("tool", Name, nullable=True),
+    # The script that `execute_skill` ran, or "-m" and the module.
+    Column("script", Name, nullable=True),
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
