@@ -42,6 +42,7 @@ ADDRESSES: dict[str, str] = {
     "/s/file": "/s/{skill}@1.0.0/files/code/main.py",
     "/s/raw": "/s/{skill}@1.0.0/raw/code/main.py",
     "/s/frame": "/s/{skill}@1.0.0/frame/resources/b.html",
+    "/s/examples": "/s/{skill}@1.0.0/examples/1/none",
     "/s/versions": "/s/{skill}/versions",
     "/s/diff": "/s/{skill}@1.1.0/diff/1.0.0",
     "/s/try": "/s/{skill}@1.0.0/try",
@@ -348,7 +349,7 @@ def test_each_get_called_twice_changes_no_row(tokens_sqlite: Server, new_name: s
 
     after = rows_of(tokens_sqlite)
     assert {name for name in before if before[name] != after[name]} == set()
-    others = {"/logout": 405, "/login/{name}": 404, "/login/{name}/callback": 404, "/static": 404}
+    others = {"/logout": 405, "/login/{name}": 404, "/login/{name}/callback": 404, "/static": 404, "/s/examples": 404}
     assert found == dict.fromkeys(ADDRESSES, 200) | others
 
 

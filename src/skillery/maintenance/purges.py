@@ -45,6 +45,7 @@ from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.cache import Cache
 from skillery.skills.files import FileRow, files_of
 from skillery.skills.search_index import erase_removed_words
+from skillery.versions.example_results import drop_results
 from skillery.versions.lifecycle_steps import lock_skill, step_one
 from skillery.versions.revocations import Outdated, Revocation, Revocations, new_advisory, store_revocation
 
@@ -72,7 +73,7 @@ class Purged(NamedTuple):
     digest: str
     files: list[FileRow]
     archives: list[str]
-    """The SHA-256 of the version's archives that the server has stored, and of all stored packs of Git."""
+    """The SHA-256 of what the server has stored: archives of the version, results of its examples, all packs of Git."""
 
 
 def find_purgeable(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow:
@@ -105,6 +106,7 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
     of_vector = search_vectors.c.version_id == before.version_id
     connection.execute(update(search_vectors).where(of_vector).values(vector=None))
+    results = drop_results(connection, before.version_id)
     for table in (skill_files, exports, tools):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)
@@ -120,7 +122,7 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
     _forget_texts(connection, name, purged.version)
     connection.execute(delete(blobs).where(blobs.c.owner == SERVER.name, blobs.c.sha256.in_(archives)))
-    return Purged(purged.name, purged.version, purged.digest, files, [*archives, *drop_packs(connection)])
+    return Purged(purged.name, purged.version, purged.digest, files, [*archives, *results, *drop_packs(connection)])
 
 
 def _archives(connection: Connection, version_id: int) -> list[str]:

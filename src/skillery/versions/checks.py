@@ -31,6 +31,7 @@ from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.skills.files import files_in, read_file
+from skillery.versions.example_results import keep_results
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,12 +76,15 @@ def checks_json(checks: Checks) -> str | None:
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """Store the version id in the runs of the examples. Call this after the row of the version is inserted."""
+    """Store the version id in the runs of the examples, and keep the results of the examples. Call this after the row
+    of the version is inserted.
+    """
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
         runs_of_examples = update(runs).where(runs.c.id.in_(run_ids))
         connection.execute(runs_of_examples.values(version_id=version_id, skill_id=skill_id))
+        keep_results(connection, version_id, checks.examples)
 
 
 def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:

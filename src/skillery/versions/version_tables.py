@@ -80,6 +80,8 @@ class VersionFacts(msgspec.Struct, frozen=True):
     """Facts about a version for its page that describe_skill does not return."""
 
     version: str
+    version_id: int | None
+    """The id of the stored version, or None for a development version."""
     publisher: Who
     owner: Who
     """The publisher of the first published version of the skill, or of its first version if none was published."""
@@ -171,6 +173,7 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
         size, files_count = sum(file.size for file in files), len(files)
     return VersionFacts(
         row.version,
+        stored,
         publisher,
         Who(owner, owner_kind) if owner is not None else publisher,
         in_utc(created_at),

@@ -47,6 +47,7 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": skill_files.show_file},
     ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": skill_files.show_raw},
     ("/s/frame", "/s/{ref:str}/frame/{path:path}"): {"GET": partial(skill_files.show_raw, for_frame=True)},
+    ("/s/examples", "/s/{ref:str}/examples/{number:str}/{blob:str}"): {"GET": skill_about.send_example_file},
     ("/s/versions", "/s/{ref:str}/versions"): {"GET": skill_changes.show_versions},
     ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": reviews.show_diff},
 }

@@ -36,7 +36,16 @@ from skillery.web.run_fields import (
     json_object,
     refused,
 )
-from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, tools_of
+from skillery.web.skill_opened import (
+    Opened,
+    exactly,
+    file_path_of,
+    number_of,
+    open_version,
+    page_of,
+    reader_of,
+    tools_of,
+)
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
 from skillery.workspaces.manifests import RunFile
 
@@ -54,13 +63,13 @@ async def show_try(request: PageRequest) -> Page | SeeOther:
     if scripts and not tool:
         return SeeOther(path_of("s", f"{opened.name}@{opened.version}", "scripts", scripts[0].path))
     fields = await _fields(request, opened, tool)
-    number = request.query.get("example", "")
+    number = number_of(request.query.get("example", ""))
     args: dict[str, Any] = {}
     files: dict[str, str] = {}
     problems: dict[str, str] = {}
     examples = opened.skill.manifest.get("examples") or []
-    if number.isdecimal() and 0 < int(number[:6]) <= len(examples) and not tool:
-        example = examples[int(number[:6]) - 1]
+    if 0 < number <= len(examples) and not tool:
+        example = examples[number - 1]
         args, files = example.get("args") or {}, example.get("blobs") or {}
     else:
         args = await _args_of_run(request)

@@ -81,10 +81,10 @@ async def _to_show(request: PageRequest, result: Result, most: int, read_ids: se
     blobs = request.site.core.blobs
 
     def read() -> tuple[bytes | None, list[File]]:
-        output_json = _start(blobs, result.output, most) if result.output is not None else None
+        output_json = start_of_blob(blobs, result.output, most) if result.output is not None else None
         files = []
         for row in result.files[:MOST_FILES]:
-            content = _start(blobs, row, most) if row.id in read_ids else None
+            content = start_of_blob(blobs, row, most) if row.id in read_ids else None
             files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content))
         return output_json, files
 
@@ -92,7 +92,7 @@ async def _to_show(request: PageRequest, result: Result, most: int, read_ids: se
     return ToShow(path_of("runs", result.run.run_id), output_json or result.output_json, result.output_bytes, files)
 
 
-def _start(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
+def start_of_blob(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
     """Return the start of the content, or None if it cannot be read. Blocking."""
     try:
         return start_of(partial(blobs.open, row), row.path or "", row.size_bytes, most)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from functools import partial
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from skillery.contents.blob_rows import BlobRow
+from skillery.errors import BlobNotFound
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
 from skillery.runs.failures import ListFailures, list_failures
 from skillery.skills.descriptions import Skill
-from skillery.web.frame import Page, PageRequest
+from skillery.versions.example_results import ExampleResult, ResultFile, read_results
+from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.insight_failures import group_of
 from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.run_parts import MOST_BYTES, PREVIEW_ROWS, start_of_blob
+from skillery.web.sending import raw_file
 from skillery.web.skill_agent import read_agent_card
 from skillery.web.skill_opened import (
+    Opened,
     examples_of,
     inputs_of,
     may_change,
+    number_of,
     open_version,
     page_of,
     shown_tools,
 )
 from skillery.web.skill_trust import read_trust
 from skillery.web.views.charts import spark
+from skillery.web.views.kinds import with_ending
+from skillery.web.views.parts import File
+from skillery.web.views.shown import ToShow, View
+from skillery.web.views.tables import Wanted
 
 FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024
@@ -71,6 +84,9 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     tools = await shown_tools(request, opened)
     agent = await read_agent_card(request, opened, tools)
     trust, policy = await read_trust(request, opened)
+    results = await _results_of(request, opened)
+    chosen = number_of(request.query.get("example", ""))
+    chosen = chosen if chosen in results else min(results, default=0)
     can_change = may_change(request, opened.name)
     size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
@@ -83,6 +99,9 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "first_inputs": FIRST_INPUTS,
         "tools": tools,
         "examples": examples_of(request, opened),
+        "results": results,
+        "chosen": chosen,
+        "example_parts": await _views_of(request, opened, chosen, results[chosen]) if chosen else [],
         "trust": trust,
         "policy": policy,
         "findings": or_none(skill.findings) or [],
@@ -108,6 +127,57 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     }
     page = page_of(request, opened, "about", "skill_about.html", **{**defaults, **(values or {})})
     return page._replace(status=status, headers=agent.kept_choice(request))
+
+
+# -- The results of examples -------------------------------------------------------------------------------------------
+
+
+async def _results_of(request: PageRequest, opened: Opened) -> dict[int, ExampleResult]:
+    """Return the results of the examples of a version by number. The caller may see the version."""
+    if not opened.skill.examples:
+        return {}
+    return await request.read_page(partial(read_results, version_id=opened.facts.version_id))
+
+
+async def _views_of(request: PageRequest, opened: Opened, number: int, result: ExampleResult) -> list[View]:
+    """Return the views of the parts of a result, or of its whole output if it has no parts."""
+    blobs = request.site.core.blobs
+
+    def read() -> tuple[bytes, list[File]]:
+        output, files = (result.output_json or "").encode(), []
+        for file in result.files:
+            content = start_of_blob(blobs, _row_of(file), MOST_BYTES)
+            if file.is_output:
+                output = content or b""
+            else:
+                files.append(File(file.blob_id, file.path or "", file.kind, file.size_bytes, content))
+        return output, files
+
+    output, files = await asyncio.to_thread(read)
+    group, decimal = request.language
+    wanted = Wanted(PREVIEW_ROWS, group=group, decimal=decimal)
+    to_show = ToShow(f"{opened.exact}/examples/{number}", output, len(output), files, wanted=wanted, folder="files")
+    views = (await request.site.texts.parts(to_show)).views
+    return [view for view in views if view.role != "whole"] or views
+
+
+async def send_example_file(request: PageRequest) -> Direct:
+    """Send a file that an example wrote. Raise BlobNotFound if there is no such file."""
+    opened, blob_id = await open_version(request), request.parameter("blob")
+    result = (await _results_of(request, opened)).get(number_of(request.parameter("number")))
+    file = next((file for file in result.files if file.blob_id == blob_id), None) if result else None
+    if file is None:
+        raise BlobNotFound(f"this example has no file '{blob_id[:80]}'", hint="Open the page of the skill.")
+    name = file.path or with_ending("result", file.kind)
+    opens = partial(request.site.core.blobs.open, _row_of(file))
+    return raw_file(request, name, file.sha256, file.size_bytes, opens)
+
+
+def _row_of(file: ResultFile) -> BlobRow:
+    return BlobRow(file.kept_id, file.kind, file.size_bytes, file.sha256, is_text=False, owner="", path=file.path)
+
+
+# -- Further values of the page ----------------------------------------------------------------------------------------
 
 
 def _warnings(skill: Skill) -> list[str]:

@@ -242,6 +242,11 @@ def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)[:2000]
 
 
+def number_of(text: str) -> int:
+    """Return the number of an example in an address, or 0."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 4 else 0
+
+
 # -- The examples of a version: the expected results, and the results of the last check --------------------------------
 
 

@@ -49,6 +49,7 @@ from skillery.database.tables.runs import (
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
     RESOLVABLE,
+    example_results,
     exports,
     import_aliases,
     index_names,
@@ -81,6 +82,7 @@ __all__ = [
     "environments",
     "event_readers",
     "events",
+    "example_results",
     "exchanged_tokens",
     "exports",
     "failure_days",

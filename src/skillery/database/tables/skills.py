@@ -293,6 +293,19 @@ skill_files = Table(
 )
 Index("ix_skill_files_sha256", skill_files.c.sha256)
 
+example_results = Table(
+    "example_results",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # Place of the example in the manifest, from 1.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # None: the output is one of the files.
+    Column("output_json", Text, nullable=True),
+    # Blobs of the server with the files: skillery.versions.example_results.ResultFile.
+    Column("files_json", Text, nullable=False),
+    comment="What the examples of a version returned when they passed.",
+)
+
 exports = Table(
     "exports",
     metadata,

@@ -1,0 +1,122 @@
+"""The results of examples: what their runs returned and wrote is kept with the version, because runs are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, delete, insert, select
+
+from skillery import audit
+from skillery.contents.blob_rows import BlobRow, output_blobs
+from skillery.database.tables import blobs, example_results, runs, skill_versions
+from skillery.formats.check_results import CheckedExample
+from skillery.formats.texts import new_blob_id
+
+MOST_KEPT = 4 * 1024 * 1024
+"""Bytes of the results that are kept with a version. Larger results of further examples are not kept."""
+
+
+class ResultFile(msgspec.Struct, frozen=True):
+    """A file of a result. `blob_id` is its id in the output, `kept_id` the blob of the server with the same content."""
+
+    blob_id: str
+    kept_id: str
+    path: str | None
+    kind: str
+    sha256: str
+    size_bytes: int
+    is_output: bool
+    """Whether the file is the output of the run, which was too large for an answer."""
+
+
+class ExampleResult(msgspec.Struct, frozen=True):
+    """What an example returned. `output_json` is None if the output is a file."""
+
+    output_json: str | None
+    files: list[ResultFile]
+
+
+class _LargeOutput(msgspec.Struct):
+    blob_id: str
+    size_bytes: int
+    preview: str
+
+
+class _Declared(msgspec.Struct):
+    needs_permissions: bool = False
+
+
+class _WithExamples(msgspec.Struct):
+    """The examples in a stored manifest, in the order of their numbers."""
+
+    examples: list[_Declared] = []
+    tool_examples: list[_Declared] = []
+
+
+def keep_results(connection: Connection, version_id: int, examples: Sequence[CheckedExample]) -> None:
+    """Keep the results of the examples that passed, with copies of their files as blobs of the server.
+
+    A result that needed permissions is not kept: every reader of the skill would see what only its callers may ask for.
+    """
+    manifest_json = connection.scalar(select(skill_versions.c.manifest_json).where(skill_versions.c.id == version_id))
+    declared = msgspec.json.decode(manifest_json or "{}", type=_WithExamples)
+    kept = set(connection.scalars(select(example_results.c.number).where(example_results.c.version_id == version_id)))
+    rows: list[dict[str, Any]] = []
+    copies: list[dict[str, Any]] = []
+    left = MOST_KEPT
+    pairs = zip([*declared.examples, *declared.tool_examples], examples, strict=False)
+    for number, (example, checked) in enumerate(pairs, 1):
+        if example.needs_permissions or checked.status != "passed" or not checked.run_id or number in kept:
+            continue
+        completed = select(runs.c.output_json).where(runs.c.id == checked.run_id, runs.c.status == "completed")
+        output_json = connection.scalar(completed)
+        written = output_blobs(connection, checked.run_id)
+        left -= (size := len(output_json or "") + sum(blob.size_bytes for blob in written))
+        if output_json is None or left < 0:
+            left += size
+            continue
+        files = [_result_file(blob, output_json) for blob in written]
+        if any(file.is_output for file in files):
+            output_json = None
+        files_json = msgspec.json.encode(files).decode()
+        rows.append({"version_id": version_id, "number": number, "output_json": output_json, "files_json": files_json})
+        shared = {"owner": audit.SERVER.name, "created_at": datetime.now(UTC)}
+        copies += [
+            {"id": file.kept_id, "kind": blob.kind, "size_bytes": blob.size_bytes, "sha256": blob.sha256}
+            | {"is_text": blob.is_text, **shared}
+            for file, blob in zip(files, written, strict=True)
+        ]
+    if copies:
+        # The rows of contents are locked in one order by all writers.
+        connection.execute(insert(blobs), sorted(copies, key=lambda copy: copy["sha256"]))
+    if rows:
+        connection.execute(insert(example_results), rows)
+
+
+def _result_file(blob: BlobRow, output_json: str) -> ResultFile:
+    try:
+        large = msgspec.json.decode(output_json, type=_LargeOutput).blob_id
+    except msgspec.ValidationError:
+        large = ""
+    facts = blob.path, blob.kind, blob.sha256, blob.size_bytes
+    return ResultFile(blob.id, new_blob_id(), *facts, is_output=blob.id == large and blob.path is None)
+
+
+def read_results(connection: Connection, version_id: int | None) -> dict[int, ExampleResult]:
+    """Return the kept results of a version by the number of their example."""
+    rows = connection.execute(select(example_results).where(example_results.c.version_id == version_id))
+    return {
+        row.number: ExampleResult(row.output_json, msgspec.json.decode(row.files_json, type=list[ResultFile]))
+        for row in rows
+    }
+
+
+def drop_results(connection: Connection, version_id: int) -> list[str]:
+    """Delete the results of a version and the blobs with their files. Return the digests of the files."""
+    files = [file for result in read_results(connection, version_id).values() for file in result.files]
+    connection.execute(delete(blobs).where(blobs.c.id.in_([file.kept_id for file in files])))
+    connection.execute(delete(example_results).where(example_results.c.version_id == version_id))
+    return [file.sha256 for file in files]
