@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
