@@ -27,6 +27,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.semver import Version
 from skillery.maintenance.search_vectors import SearchVectors
+from skillery.registry.searches import Searches
 from skillery.skills.search import Search, SearchSkills, find_skills, search_skills
 from skillery.skills.search_fusion import Meanings
 from skillery.skills.search_index import index_latest
@@ -95,7 +96,7 @@ async def _ranks_by_meaning(database: Database, folder: Path, taken: list[float]
     await vectors.close()
     await vectors.index()
     await vectors.pass_on()
-    search = Search(Registry(database, cast(Storage, None), KEY), Meanings(ranker))
+    search = Search(Registry(database, cast(Storage, None), KEY), Meanings(ranker), Searches())
     ranks = []
     for query in QUERIES:
         began_at = time.perf_counter()

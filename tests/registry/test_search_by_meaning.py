@@ -26,6 +26,7 @@ from skillery.maintenance.purges import find_purgeable, purge
 from skillery.maintenance.search_vectors import INDEXER, SearchVectors
 from skillery.plugins.backends import Watch, Watched
 from skillery.plugins.calls import Failures
+from skillery.registry.searches import Searches
 from skillery.skills import search_fusion
 from skillery.skills.search import Search, SearchSkills, find_skills, search_skills
 from skillery.skills.search_fusion import MOST_BY_MEANING, MOST_FAILURES, Meanings, Nearest, fused
@@ -75,7 +76,7 @@ class Registered:
     def wait(self, seconds: float) -> Any:
         """Let searches wait `seconds` for each answer of the ranker. Return the ranker with this limit."""
         watched: Any = Watched(self.ranker, KINDS["ranker"], Watch("triples", self.failures, seconds))
-        self.search = Search(self.registry, Meanings(watched))
+        self.search = Search(self.registry, Meanings(watched), Searches())
         return watched
 
     def publish(

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from skillery.database import Database
 from skillery.database.tables import failure_days
 from skillery.formats.tracebacks import Shape
-from skillery.registry.usage import KEPT_FAILURE_DAYS, count_failure, thin_out
+from skillery.registry.usage import INSIGHT_DAYS, count_failure, thin_out
 from tests.conftest import Rpc, Server
 from tests.support.browser import token_of
 
@@ -150,7 +150,7 @@ def test_a_skill_with_endless_different_failures_has_few_groups(rpc: Rpc, publis
 def test_counts_of_failures_are_kept_for_ninety_days(database: Database) -> None:
     shape = Shape("0123456789abcdef", "KeyError", "", "'x'")
     now = datetime.now(UTC)
-    for age in (0, KEPT_FAILURE_DAYS - 1, KEPT_FAILURE_DAYS):
+    for age in (0, INSIGHT_DAYS - 1, INSIGHT_DAYS):
         for run_id in ("run_first", "run_last"):
             count = partial(count_failure, skill_id=7, version_id=8, shape=shape, caller="ann")
             database.write_now(partial(count, run_id=run_id, finished_at=now - timedelta(days=age)))

@@ -36,6 +36,8 @@ from skillery.maintenance.garbage_steps import (
     unused_contents,
     unused_environments,
 )
+from skillery.registry.searches import Counts as SearchCounts
+from skillery.registry.searches import write_searches
 from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import thin_out
 from skillery.registry.uses import MOST_AT_ONCE, Unwritten, Uses
@@ -140,16 +142,23 @@ class BackgroundJobs:
                 log.exception("the uses of skills could not be written")
 
     async def _write_uses(self) -> None:
-        if unwritten := self._uses.take():
+        unwritten, searches = self._uses.take(), self._uses.searches.take()
+        if unwritten or searches:
             # A cancelled caller ends no transaction that has begun, and must not write the same uses again.
-            self._writing = asyncio.create_task(self._write(unwritten))
+            self._writing = asyncio.create_task(self._write(unwritten, searches))
             await asyncio.shield(self._writing)
 
-    async def _write(self, unwritten: Unwritten) -> None:
+    async def _write(self, unwritten: Unwritten | None, searches: SearchCounts) -> None:
         try:
-            self._uses.note_skills(await self._database.write(partial(write_uses, unwritten=unwritten)))
+            if searches:
+                await self._database.write(partial(write_searches, counts=searches))
+                searches = {}
+            if unwritten:
+                self._uses.note_skills(await self._database.write(partial(write_uses, unwritten=unwritten)))
         except BaseException:
-            self._uses.put_back(unwritten)
+            self._uses.searches.put_back(searches)
+            if unwritten:
+                self._uses.put_back(unwritten)
             raise
 
     async def _clean_up(self) -> None:

@@ -175,7 +175,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
         catalogue=CatalogueParts(registry, CountsCache()),
-        search=Search(registry, Meanings(backends.ranker)),
+        search=Search(registry, Meanings(backends.ranker), runtime.uses.searches),
         first_skills=FirstSkills(registry),
         contents=ContentParts(registry, runtime.uses),
         blobs=runtime.blobs,
@@ -264,7 +264,7 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
         database, cache, limits, packages.environments, environments.named, workspaces, base.policies, pythons
     )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
-    sealer, uses = Sealer(database, backends.signing, home.server_id, settings.seals), Uses()
+    sealer, uses = Sealer(database, backends.signing, home.server_id, settings.seals), Uses(settings.insight)
     queue, keeps_code = _run_queue(settings, base.counts), settings.runs.keep_code
     runner = Runner(
         database=database,

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from skillery.client.blobs import Source
 
 __all__ = [
+    "Activity",
+    "ActivityDay",
+    "ActivityReport",
     "AddedAttestation",
     "AddedKey",
     "AddedWebhook",
@@ -19,6 +22,7 @@ __all__ = [
     "AuditEntry",
     "AuditPage",
     "BlobContent",
+    "CallerActivity",
     "CatalogueEntry",
     "CheckFinding",
     "CheckedExample",
@@ -93,6 +97,8 @@ __all__ = [
     "Progress",
     "Provenance",
     "PurgedVersion",
+    "Reach",
+    "ReachPage",
     "RecheckedVersion",
     "RemovedTrustRule",
     "RemovedWebhook",
@@ -111,15 +117,19 @@ __all__ = [
     "RunUse",
     "Script",
     "SealPage",
+    "SearchedWords",
+    "SearchesPage",
     "ShownLock",
     "ShownProgress",
     "ShownRebuild",
     "Skill",
+    "SkillActivity",
     "SkillFileContent",
     "SkillFileEntry",
     "SkillLock",
     "SkillPackage",
     "SkillPage",
+    "SkillReach",
     "SkillRow",
     "SkillUsage",
     "SkillUsagePage",
@@ -197,6 +207,9 @@ REPEATABLE = frozenset(
         "describe_environment",
         "list_skill_usage",
         "list_failures",
+        "get_activity",
+        "list_searches",
+        "list_reach",
         "get_usage",
         "collect_garbage",
         "list_tokens",
@@ -1580,6 +1593,135 @@ class FailurePage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class Activity(TypedDict):
+    """Sums of uses in a period."""
+
+    runs: int
+    completed: int
+    failed: int
+    loads: int
+    busy_ms: int
+    callers: int
+    """Different callers. They are known for the last 35 days."""
+
+
+class ActivityDay(TypedDict):
+    """The uses of one day."""
+
+    runs: int
+    completed: int
+    failed: int
+    loads: int
+    busy_ms: int
+    callers: int
+    """Different callers. They are known for the last 35 days."""
+    day: str
+
+
+class SkillActivity(TypedDict):
+    """The uses of a skill."""
+
+    runs: int
+    completed: int
+    failed: int
+    loads: int
+    busy_ms: int
+    callers: int
+    """Different callers. They are known for the last 35 days."""
+    name: str
+    p95_ms: float | None
+    """95th percentile of completed runs of the last 35 days."""
+    last_day: str | None
+
+
+class CallerActivity(TypedDict):
+    """The uses by a caller."""
+
+    runs: int
+    completed: int
+    failed: int
+    loads: int
+    busy_ms: int
+    callers: int
+    """Different callers. They are known for the last 35 days."""
+    caller: str
+    skills: int
+    last_day: str | None
+
+
+class ActivityReport(TypedDict):
+    """The result of get_activity."""
+
+    total: Activity
+    before: Activity
+    """The same number of days before."""
+    p95_ms: float | None
+    """95th percentile of completed runs of the last 35 days."""
+    days: list[ActivityDay]
+    """Each day, oldest first."""
+    skills: list[SkillActivity]
+    callers: list[CallerActivity]
+    """Empty with insight.callers = false."""
+    unused: int
+    """Number of listed skills without a use."""
+
+
+class SearchedWords(TypedDict):
+    """The searches for the same words."""
+
+    words: str
+    times: int
+    matched: int
+    """Searches with at least one result."""
+    opened: int
+    """Searches after which the caller described, read or ran a result."""
+    callers: int
+    """Different callers; 0 with insight.callers = false."""
+    last_day: str
+
+
+class SearchesPage(TypedDict):
+    """Searches, those of most callers first."""
+
+    searches: list[SearchedWords]
+
+
+class Reach(TypedDict):
+    """A host or secret of a skill."""
+
+    kind: Literal["host", "secret"]
+    target: str
+    """Entry of permissions.network, refused host, or name of a secret."""
+    declared: bool
+    """Whether the latest version declares it."""
+    granted: bool | None
+    """Whether the skill may have the secret; null for hosts."""
+    runs: int
+    """Runs that connected to the host, or got the secret."""
+    refused: int
+    """Runs that were refused."""
+    bytes_out: int
+    bytes_in: int
+    last_day: str | None
+
+
+class SkillReach(TypedDict):
+    """The hosts and secrets of a skill."""
+
+    name: str
+    version: str
+    reach: list[Reach]
+    """Hosts, then secrets, each by name."""
+
+
+class ReachPage(TypedDict):
+    """A page of skills with network access or secrets, by name."""
+
+    skills: list[SkillReach]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
 class Used(TypedDict):
     """The used amount of a quota, and its limit."""
 
@@ -2781,6 +2923,56 @@ def list_failures(
     return params_of(locals())
 
 
+def get_activity(
+    self: Any,
+    *,
+    namespace: str | None = None,
+    days: int | None = None,
+    sort: Literal["used", "callers", "failed", "busy", "unused"] | None = None,
+    limit: int | None = None,
+) -> ActivityReport:
+    """Return what is used and by whom: sums, days, skills and callers.
+
+    namespace: Only skills of this namespace and below it
+    days: Number of days until today
+    sort: Order of the skills: by uses, callers, failed runs or busy time; or the skills without a use
+    limit: Maximum number of rows
+    """
+    return params_of(locals())
+
+
+def list_searches(
+    self: Any, *, wanted: bool | None = None, days: int | None = None, limit: int | None = None
+) -> SearchesPage:
+    """List what callers searched for. `wanted` selects the words that led to no skill.
+
+    wanted: Only words whose searches found nothing or led nowhere
+    days: Number of days until today
+    limit: Maximum number of rows
+    """
+    return params_of(locals())
+
+
+def list_reach(
+    self: Any,
+    *,
+    namespace: str | None = None,
+    target: str | None = None,
+    days: int | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> ReachPage:
+    """List which skills may reach which hosts and secrets, and whether their runs did.
+
+    namespace: Only skills of this namespace and below it
+    target: Only skills that may reach this host, or that declare this secret
+    days: Number of days until today
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
 def get_usage(self: Any, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
     """Return the used amount and the limit of each quota.
 
@@ -3036,6 +3228,9 @@ class Methods:
     rebuild_environment = blocking(rebuild_environment)
     list_skill_usage = blocking(list_skill_usage)
     list_failures = blocking(list_failures)
+    get_activity = blocking(get_activity)
+    list_searches = blocking(list_searches)
+    list_reach = blocking(list_reach)
     get_usage = blocking(get_usage)
     collect_garbage = blocking(collect_garbage)
     create_token = blocking(create_token)
@@ -3126,6 +3321,9 @@ class AsyncMethods:
     rebuild_environment = awaited(rebuild_environment)
     list_skill_usage = awaited(list_skill_usage)
     list_failures = awaited(list_failures)
+    get_activity = awaited(get_activity)
+    list_searches = awaited(list_searches)
+    list_reach = awaited(list_reach)
     get_usage = awaited(get_usage)
     collect_garbage = awaited(collect_garbage)
     create_token = awaited(create_token)
@@ -3214,6 +3412,9 @@ class BatchMethods:
     rebuild_environment = batched(rebuild_environment)
     list_skill_usage = batched(list_skill_usage)
     list_failures = batched(list_failures)
+    get_activity = batched(get_activity)
+    list_searches = batched(list_searches)
+    list_reach = batched(list_reach)
     get_usage = batched(get_usage)
     collect_garbage = batched(collect_garbage)
     create_token = batched(create_token)

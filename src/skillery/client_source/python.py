@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,12 +32,11 @@ from skillery.runs import results
 NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": version_rows.Status, "RunStatus": results.Status}
 """Literal types in results, by the names that they have in the client."""
 _AS_JSON: dict[Any, str] = {
-    str: "str",
+    **dict.fromkeys((str, date, datetime), "str"),
     int: "int",
     float: "float",
     bool: "bool",
     type(None): "None",
-    datetime: "str",
     Any: "Any",
     object: "Any",
     msgspec.Raw: "Any",

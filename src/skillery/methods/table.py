@@ -16,7 +16,7 @@ from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import failures, statements
 from skillery.runs import methods as runs
-from skillery.skills import descriptions, figures, files, listings, search
+from skillery.skills import descriptions, figures, files, insight, listings, reach, search
 from skillery.tools import tool_listings
 from skillery.trust import rules
 from skillery.versions import checks, lifecycle, revocations, versions, waivers
@@ -65,6 +65,8 @@ METHODS = rows(
     *environments.METHODS,
     *figures.METHODS,
     *failures.METHODS,
+    *insight.METHODS,
+    *reach.METHODS,
     *usage.METHODS,
     *garbage.METHODS,
     *token_methods.METHODS,

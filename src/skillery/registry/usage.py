@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, Text, cast, delete, fun
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import Change, in_utc, take_turns
-from skillery.database.tables import failure_days, use_days, version_usage
+from skillery.database.tables import failure_days, reach_days, search_days, use_days, version_usage
 from skillery.formats.tracebacks import OTHER, Shape
 
 Outcome = Literal["completed", "failed", "cancelled"]
@@ -30,7 +30,8 @@ DAYS = 30
 DETAILED_DAYS = 35
 """Days for which callers, programs and the durations of each day are known."""
 KEPT_DAYS = 400
-KEPT_FAILURE_DAYS = 90
+INSIGHT_DAYS = 90
+"""Days for which failures, reach and searches are kept."""
 USE_KEY = ("skill_id", "day", "version_id", "caller", "client")
 COUNTED = ("runs", "completed", "failed", "busy_ms", "loads", "reads")
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
@@ -239,13 +240,13 @@ def count_failure(
 
 def thin_out(connection: Connection) -> None:
     """Join the rows before DETAILED_DAYS: of uses to one for each version and day, of durations to one for each
-    version. Delete uses before KEPT_DAYS, and failures before KEPT_FAILURE_DAYS.
+    version. Delete uses before KEPT_DAYS, and failures, reach and searches before INSIGHT_DAYS.
     """
     take_turns(connection, "thin out", "")
     before = first_day(DETAILED_DAYS).isoformat()
     connection.execute(delete(use_days).where(use_days.c.day < first_day(KEPT_DAYS).isoformat()))
-    old_failures = failure_days.c.day < first_day(KEPT_FAILURE_DAYS).isoformat()
-    connection.execute(delete(failure_days).where(old_failures))
+    for table in (failure_days, reach_days, search_days):
+        connection.execute(delete(table).where(table.c.day < first_day(INSIGHT_DAYS).isoformat()))
     empty: ColumnElement[str] = literal_column("''")
     named = (use_days.c.day < before) & ((use_days.c.caller != empty) | (use_days.c.client != empty))
     by_version = use_days.c.skill_id, use_days.c.day, use_days.c.version_id

@@ -28,7 +28,9 @@ from skillery.context.request import current
 from skillery.database import Change, Statement
 from skillery.database.registry import Registry
 from skillery.database.tables import skills, use_days
+from skillery.registry.searches import Searches
 from skillery.registry.usage import COUNTED, DAYS, USE_KEY, Outcome, adding, day_of, first_day
+from skillery.settings.groups import Insight
 
 _ADD = Change(adding(use_days, USE_KEY), (*USE_KEY, *COUNTED))
 
@@ -121,7 +123,9 @@ def present_client() -> str:
 class Uses:
     """The uses that this server has not written yet. All methods run on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, insight: Insight | None = None) -> None:
+        insight = insight or Insight()
+        self.searches = Searches(keeps=insight.keep_searches, names_callers=insight.callers)
         self._reads: dict[_Read, dict[str, int]] = {}
         self._skill_ids: dict[int, None] = {}
         self._day = ""
@@ -132,6 +136,8 @@ class Uses:
     def note(self, skill: str, kind: ReadKind, version_id: int = 0) -> None:
         """Count a read by the program of the current request. A program without a name is not counted."""
         request, client = current.get(), present_client()
+        if request is not None:
+            self.searches.open(request.identity or "", skill)
         if request is None or not client:
             return
         user = self.user_of(skill, request.identity or "", client)

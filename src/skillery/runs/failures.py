@@ -23,7 +23,7 @@ from skillery.formats.tracebacks import pattern_of
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
-from skillery.registry.usage import DAYS, KEPT_FAILURE_DAYS, first_day
+from skillery.registry.usage import DAYS, INSIGHT_DAYS, first_day
 from skillery.registry.visibility import parameters, seen_version, sees_each, view_of
 
 # -- Groups of the same failure ----------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class ListFailures(Params, frozen=True, kw_only=True):
 
     skill: Annotated[str, about("Only failures of this skill")] = ""
     namespace: Annotated[str, about("Only skills of this namespace and below it")] = ""
-    days: Annotated[int, Meta(ge=1, le=KEPT_FAILURE_DAYS), about("Only failures of this many days")] = DAYS
+    days: Annotated[int, Meta(ge=1, le=INSIGHT_DAYS), about("Only failures of this many days")] = DAYS
     sort: Annotated[Sort, about("By failed runs times callers (harm), or the last failure first (newest)")] = "harm"
     limit: PageLimit = 50
     cursor: Cursor = ""

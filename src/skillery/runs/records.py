@@ -31,6 +31,7 @@ from skillery.runs.live_output import whole_log
 from skillery.runs.rendering import Rendered
 from skillery.runs.results import Run, if_set
 from skillery.runs.statements import make_evidence
+from skillery.skills.reach import count_reach
 
 # -- The event `run_failed`, in the transaction that records the end of a run ------------------------------------------
 
@@ -168,6 +169,13 @@ def finish_run(
         count_use(connection, skill_id, version_id, user, counted, answer.duration_ms, finished_at)
         if shape is not None and counted == "failed":
             count_failure(connection, skill_id, version_id, shape, user.caller, run.run_id, finished_at)
+        network, secrets = if_set(answer.network) or [], () if run.prepared.failure else run.prepared.secrets
+        if network or secrets:
+            refused = error is not None and error.type in _WITHOUT_SECRETS
+            count_reach(connection, skill_id, network, secrets, finished_at, allowed=run.job.network, refused=refused)
+
+
+_WITHOUT_SECRETS = (FailureType.SECRET_NOT_GRANTED, FailureType.SECRET_MISSING, FailureType.SECRET_UNAVAILABLE)
 
 
 class Recorder:
@@ -206,6 +214,7 @@ class Recorder:
         version = run.prepared.version
         if version is not None and (skill_id := version.stored_ids[1]) is not None:
             self._uses.note_skills([skill_id])
+            self._uses.searches.open(run.identity.name, version.name)
         self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
         return rendered._replace(answer=answer)

@@ -189,6 +189,15 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespaces: dict[str, NamespaceQuotas] = {}
 
 
+class Insight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server records for insight: the words of searches, and who searched. With `callers = false`, answers
+    name no callers.
+    """
+
+    keep_searches: bool = True
+    callers: bool = True
+
+
 class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default lifetimes of blobs. 0 means no end."""
 

@@ -25,6 +25,7 @@ from skillery.settings.groups import (
     DefinedTools,
     Garbage,
     Imports,
+    Insight,
     MaxLimits,
     NamedEnvironment,
     Natural,
@@ -112,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scan: Scan = Scan()
     policy: dict[str, PolicyRules] = {}
     runs: RunRecords = RunRecords()
+    insight: Insight = Insight()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
     quotas: Quotas = Quotas()

@@ -179,6 +179,7 @@ class DescribeSkill(Params, frozen=True, kw_only=True):
 async def describe_skill(contents: ContentParts, identity: Identity, params: DescribeSkill) -> Json[DescribedSkill]:
     name, spec = parse_named(params.name, params.version)
     storage = contents.registry.storage
+    contents.uses.searches.open(identity.name, name)
     if params.detail == "full":
         # A large SKILL.md is in the storage, and not in the database.
         in_full = partial(describe_in_full, identity=identity, storage=storage, name=name, spec=spec)

@@ -45,7 +45,7 @@ def _count(connection: Connection, identity: Identity, name: str, host: str) -> 
     others = (
         select(catalogue.c.skill_id)
         .join_from(catalogue_hosts, catalogue, catalogue.c.version_id == catalogue_hosts.c.version_id)
-        .where(catalogue_hosts.c.host.in_(_covering(pattern)), is_listed(), catalogue.c.name != name)
+        .where(catalogue_hosts.c.host.in_(covering(pattern)), is_listed(), catalogue.c.name != name)
         .distinct()
         .limit(MOST_COUNTED)
     )
@@ -56,7 +56,7 @@ def _count(connection: Connection, identity: Identity, name: str, host: str) -> 
     return connection.scalar(counted, parameters(identity)) or 0
 
 
-def _covering(pattern: NetworkPattern) -> list[str]:
+def covering(pattern: NetworkPattern) -> list[str]:
     """Return the entries that allow all hosts of `pattern`: the pattern itself, and wildcards of the domains above."""
     scheme, _, rest = pattern.text.partition("://")
     port = rest.removeprefix("*.").removeprefix(pattern.host)

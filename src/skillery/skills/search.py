@@ -21,6 +21,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full
+from skillery.registry.searches import Searches
 from skillery.registry.visibility import Hidden, hidden_audiences
 from skillery.skills.catalogue_counts import Counts, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
@@ -266,11 +267,12 @@ class SearchSkills(SkillFilters, frozen=True, kw_only=True):
 
 
 class Search:
-    """The registry, and the ranker if the server has one."""
+    """The registry, the ranker if the server has one, and the words of recent searches."""
 
-    def __init__(self, registry: Registry, meanings: Meanings) -> None:
+    def __init__(self, registry: Registry, meanings: Meanings, searches: Searches) -> None:
         self.registry = registry
         self.meanings = meanings
+        self.searches = searches
 
 
 async def search_skills(search: Search, identity: Identity, params: SearchSkills) -> FoundSkillPage:
@@ -300,7 +302,10 @@ async def search_skills(search: Search, identity: Identity, params: SearchSkills
         **filters,
     )
     # Slow: a search for a word that every skill has reads all skills.
-    return await registry.read_page(work)
+    page = await registry.read_page(work)
+    if not params.cursor:
+        search.searches.note(identity.name, params.query, (skill.name for skill in page.skills))
+    return page
 
 
 async def _see(registry: Registry, identity: Identity, filters: dict[str, Any], skill_ids: Sequence[int]) -> list[int]:

@@ -191,6 +191,41 @@ use_days = Table(
 )
 Index("ix_use_days_day", use_days.c.day)
 
+reach_days = Table(
+    "reach_days",
+    metadata,
+    # No foreign key, as in use_days.
+    Column("skill_id", Key, primary_key=True, autoincrement=False),
+    Column("day", String(10), primary_key=True),
+    # host or secret.
+    Column("kind", String(8), primary_key=True),
+    # An entry of permissions.network, a refused host, or the name of a secret.
+    Column("target", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
+    Column("runs", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("bytes_out", BigInteger, nullable=False),
+    Column("bytes_in", BigInteger, nullable=False),
+    comment="The hosts that runs reached or were refused, and the secrets that they got, by day. Kept for 90 days.",
+    sqlite_with_rowid=False,
+)
+Index("ix_reach_days_day", reach_days.c.day)
+
+search_days = Table(
+    "search_days",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    # The words of searches, without those that may be private: skillery.registry.searches.
+    Column("words", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
+    # "" if the server records no callers.
+    Column("caller", String(255), primary_key=True),
+    Column("times", BigInteger, nullable=False),
+    # Searches with a result, and searches after which the caller opened a result.
+    Column("matched", BigInteger, nullable=False),
+    Column("opened", BigInteger, nullable=False),
+    comment="Searches by day and words, at most 5,000 rows a day. Kept for 90 days.",
+    sqlite_with_rowid=False,
+)
+
 
 # -- The search --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,133 @@
+"""The words of searches, in the table `search_days`: what callers look for, and which searches lead nowhere.
+
+Words are counted in memory and written every few seconds, as uses are. Words that may be private are never recorded:
+those with `@`, and those with 20 letters and digits in a row.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select, tuple_
+
+from skillery.database import Change
+from skillery.database.tables import search_days
+from skillery.registry.usage import adding, day_of
+
+LONGEST = 80
+"""Characters of a search that are recorded."""
+MOST_ROWS = 5000
+"""Rows of a day. Searches for further words are not recorded on this day."""
+MOST_PENDING = 2000
+"""Different rows between two writes, and callers whose last search a server remembers."""
+OPEN_SECONDS, TYPING_SECONDS = 600.0, 10.0
+"""A result counts as opened for OPEN_SECONDS. A search that continues the words of the last one replaces it within
+TYPING_SECONDS, because pages search while people type.
+"""
+_IS_PRIVATE = re.compile(r"@|[^\W_]{20}")
+KEY, COUNTED = ("day", "words", "caller"), ("times", "matched", "opened")
+_ADD = Change(adding(search_days, KEY), (*KEY, *COUNTED))
+
+
+class Searched(NamedTuple):
+    """The key of a row."""
+
+    day: str
+    words: str
+    caller: str
+
+
+class _Last(NamedTuple):
+    """The last search of a caller."""
+
+    key: Searched
+    at: float
+    names: frozenset[str]
+    """The results that the caller has not opened."""
+    is_opened: bool = False
+
+
+Counts = Mapping[Searched, tuple[int, int, int]]
+"""Changes of `times`, `matched` and `opened`."""
+
+
+def recorded_words(query: str) -> str:
+    """Return the words of a query as they are recorded, or ""."""
+    words = (word for word in query[: 10 * LONGEST].lower().split() if word.isprintable())
+    return " ".join(word for word in words if not _IS_PRIVATE.search(word))[:LONGEST].strip()
+
+
+class Searches:
+    """The searches that this server has not written yet. All methods run on the event loop."""
+
+    def __init__(
+        self, *, keeps: bool = True, names_callers: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.names_callers = names_callers
+        """Whether callers are recorded, and named in answers."""
+        self._keeps, self._clock = keeps, clock
+        self._counts: dict[Searched, tuple[int, int, int]] = {}
+        self._last: OrderedDict[str, _Last] = OrderedDict()
+
+    def note(self, caller: str, query: str, names: Iterable[str]) -> None:
+        """Count a search with these results."""
+        words = recorded_words(query) if self._keeps else ""
+        if not words:
+            return
+        shown, now, last = frozenset(names), self._clock(), self._last.pop(caller, None)
+        if last is not None and not last.is_opened and now - last.at < TYPING_SECONDS and _continues(words, last.key):
+            self._add(last.key, -1, -bool(last.names), 0)
+        key = Searched(day_of(datetime.now(UTC)), words, caller if self.names_callers else "")
+        self._add(key, 1, bool(shown), 0)
+        self._last[caller] = _Last(key, now, shown)
+        if len(self._last) > MOST_PENDING:
+            self._last.popitem(last=False)
+
+    def open(self, caller: str, name: str) -> None:
+        """Count that a caller has described, read or run a skill, if it is a result of its last search."""
+        last = self._last.get(caller)
+        if last is None or last.is_opened or name not in last.names:
+            return
+        if self._clock() - last.at < OPEN_SECONDS:
+            self._add(last.key, 0, 0, 1)
+            self._last[caller] = last._replace(is_opened=True)
+
+    def take(self) -> Counts:
+        """Return what one transaction writes."""
+        taken, self._counts = self._counts, {}
+        return taken
+
+    def put_back(self, counts: Counts) -> None:
+        """Add what could not be written."""
+        for key, changes in counts.items():
+            self._add(key, *changes)
+
+    def _add(self, key: Searched, times: int, matched: int, opened: int) -> None:
+        if key in self._counts or len(self._counts) < MOST_PENDING:
+            before = self._counts.get(key, (0, 0, 0))
+            self._counts[key] = before[0] + times, before[1] + matched, before[2] + opened
+
+
+def _continues(words: str, last: Searched) -> bool:
+    return words.startswith(last.words) or last.words.startswith(words)
+
+
+def write_searches(connection: Connection, counts: Counts) -> None:
+    """Add counts to those of the days. Words of a day with MOST_ROWS rows are dropped, except for those that it has."""
+    # In one order on all servers, so that two transactions cannot wait for each other.
+    changed = sorted(key for key, changes in counts.items() if any(changes))
+    for day in {key.day for key in changed}:
+        count = select(func.count()).select_from(search_days).where(search_days.c.day == day)
+        of_day = [key for key in changed if key.day == day]
+        if (connection.scalar(count) or 0) + len(of_day) > MOST_ROWS:
+            columns = tuple(search_days.c[name] for name in KEY)
+            present = {
+                Searched(*row) for row in connection.execute(select(*columns).where(tuple_(*columns).in_(of_day)))
+            }
+            changed = [key for key in changed if key.day != day or key in present]
+    _ADD.run_many(connection, [{**key._asdict(), **dict(zip(COUNTED, counts[key], strict=True))} for key in changed])

@@ -1,0 +1,325 @@
+"""Insight for admins and for publishers of a namespace: what is used and by whom, and what callers search for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    and_,
+    case,
+    cast,
+    func,
+    null,
+    or_,
+    select,
+    true,
+)
+
+from skillery.backends import Identity
+from skillery.database.tables import catalogue, search_days, skill_versions, skills, use_days, version_usage
+from skillery.errors import NotAllowed
+from skillery.formats.names import parse_namespace
+from skillery.identity import access
+from skillery.method import Method, Params, about
+from skillery.registry.searches import COUNTED as SEARCHED
+from skillery.registry.usage import first_day, percentile
+from skillery.registry.uses import ContentParts
+from skillery.registry.visibility import parameters, sees_each, view_of
+from skillery.skills.catalogue_filters import is_listed
+
+FEWEST_CALLERS = 3
+"""Publishers see the words of searches by at least this many callers. Admins see all words."""
+Days = Annotated[int, Meta(ge=1, le=90), about("Number of days until today", default=30)]
+InNamespace = Annotated[str, about("Only skills of this namespace and below it")]
+MostRows = Annotated[int, Meta(ge=1, le=1000), about("Maximum number of rows", default=20)]
+
+
+def has_insight(identity: Identity) -> bool:
+    return access.is_admin(identity) or ("publish" in identity.scopes and bool(identity.namespaces))
+
+
+def require_insight(identity: Identity) -> None:
+    """Raise NotAllowed for callers who are neither admins nor publishers with a namespace grant."""
+    if not has_insight(identity):
+        raise NotAllowed(
+            f"'{identity.name}' is no admin, and has no namespace to publish in",
+            hint="Ask an admin for a token with the scope 'publish' and a namespace grant.",
+        )
+
+
+def insight_into(identity: Identity, namespace: str, rows: FromClause, skill_id: ColumnElement[int]) -> Any:
+    """Return the SQL condition for the skills that an identity has insight into: those that its grants cover and that
+    it sees. `parameters` has the parameters.
+    """
+    where: list[ColumnElement[bool]] = [true()]
+    if namespace:
+        where.append(_below(rows, namespace))
+    if not access.is_admin(identity) and "*" not in identity.namespaces:
+        wide = [_below(rows, grant[:-2]) for grant in identity.namespaces if grant.endswith(".*")]
+        where.append(or_(rows.c.name.in_(identity.namespaces), *wide))
+    if (view := view_of(identity)) is not None:
+        where.append(sees_each(view, rows, skill_id))
+    return and_(*where)
+
+
+def _below(rows: FromClause, namespace: str) -> ColumnElement[bool]:
+    # "/" follows "." in ASCII, so the names below a namespace are those between the two.
+    return and_(rows.c.name >= f"{namespace}.", rows.c.name < f"{namespace}/")
+
+
+# -- get_activity ------------------------------------------------------------------------------------------------------
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """Sums of uses in a period."""
+
+    runs: int
+    """Ended runs, with runs that other runs started."""
+    completed: int
+    failed: int
+    loads: int
+    """Reads of SKILL.md, of `describe_skill` in full, and of whole versions, by programs."""
+    busy_ms: int
+    callers: Annotated[int, Meta(description="Different callers. They are known for the last 35 days")]
+
+
+class ActivityDay(Activity, frozen=True):
+    """The uses of one day."""
+
+    day: date
+    """The day in UTC."""
+
+
+class SkillActivity(Activity, frozen=True):
+    """The uses of a skill."""
+
+    name: str
+    p95_ms: Annotated[float | None, Meta(description="95th percentile of completed runs of the last 35 days")]
+    last_day: date | None
+
+
+class CallerActivity(Activity, frozen=True):
+    """The uses by a caller."""
+
+    caller: str
+    skills: int
+    last_day: date | None
+
+
+class ActivityReport(msgspec.Struct, frozen=True):
+    """The result of get_activity."""
+
+    total: Activity
+    before: Annotated[Activity, Meta(description="The same number of days before")]
+    p95_ms: Annotated[float | None, Meta(description="95th percentile of completed runs of the last 35 days")]
+    days: Annotated[list[ActivityDay], Meta(description="Each day, oldest first")]
+    skills: list[SkillActivity]
+    callers: Annotated[list[CallerActivity], Meta(description="Empty with insight.callers = false")]
+    unused: Annotated[int, Meta(description="Number of listed skills without a use")]
+
+
+class GetActivity(Params, frozen=True, kw_only=True):
+    """Return what is used and by whom: sums, days, skills and callers."""
+
+    namespace: InNamespace = ""
+    days: Days = 30
+    sort: Annotated[
+        Literal["used", "callers", "failed", "busy", "unused"],
+        about("Order of the skills: by uses, callers, failed runs or busy time; or the skills without a use"),
+    ] = "used"
+    limit: MostRows = 20
+
+
+_SUMMED = ("runs", "completed", "failed", "loads", "busy_ms")
+_used = or_(use_days.c.runs > 0, use_days.c.loads > 0)
+_caller = case((_used, func.nullif(use_days.c.caller, "")), else_=null())
+_CALLERS = func.count(_caller.distinct()).label("callers")
+_SUMS = (
+    *(func.coalesce(func.sum(use_days.c[name]), 0).label(name) for name in _SUMMED),
+    _CALLERS,
+)
+_USES, _LAST = func.sum(use_days.c.runs + use_days.c.loads), func.max(case((_used, use_days.c.day), else_=null()))
+_ORDERS: Mapping[str, ColumnElement[Any]] = {
+    "used": _USES,
+    "callers": _CALLERS,
+    "failed": func.sum(use_days.c.failed),
+    "busy": func.sum(use_days.c.busy_ms),
+}
+
+
+def read_activity(
+    connection: Connection, identity: Identity, params: GetActivity, names_callers: bool
+) -> ActivityReport:
+    """Return the activity of the skills that the identity has insight into."""
+    first, values = first_day(params.days), parameters(identity)
+    empty: dict[str, Any] = dict.fromkeys((*_SUMMED, "callers"), 0)
+    earliest = first - timedelta(days=params.days)
+    scope = insight_into(identity, params.namespace, skills, skills.c.id)
+
+    def rows(*columns: Any, since: date = first) -> Any:
+        statement = select(*columns).join_from(use_days, skills, skills.c.id == use_days.c.skill_id)
+        return statement.where(use_days.c.day >= since.isoformat(), scope)
+
+    def read(statement: Any) -> Sequence[Any]:
+        return connection.execute(statement, values).all()
+
+    is_recent = case((use_days.c.day >= first.isoformat(), 1), else_=0).label("is_recent")
+    callers_of = dict(map(tuple, read(rows(is_recent, _CALLERS, since=earliest).group_by("is_recent"))))
+    by_day = {row.day: _counts(row) for row in read(rows(use_days.c.day, *_SUMS, since=earliest).group_by("day"))}
+    days = [first + timedelta(days=number) for number in range(-params.days, params.days)]
+    activity = [ActivityDay(**by_day.get(day.isoformat(), empty), day=day) for day in days]
+    callers: Sequence[Any] = ()
+    if names_callers:
+        named = rows(
+            use_days.c.caller,
+            *_SUMS,
+            func.count(use_days.c.skill_id.distinct()).label("skills"),
+            _LAST.label("last_day"),
+        )
+        named = named.where(use_days.c.caller != "", _used).group_by(use_days.c.caller)
+        callers = read(named.order_by(_USES.desc(), use_days.c.caller).limit(params.limit))
+    used_ids = rows(use_days.c.skill_id).where(_used)
+    listed = insight_into(identity, params.namespace, catalogue, catalogue.c.skill_id)
+    unused = select(catalogue.c.name).where(is_listed(), listed, catalogue.c.skill_id.not_in(used_ids))
+    if params.sort == "unused":
+        top: Sequence[Any] = [
+            SkillActivity(**empty, name=name, p95_ms=None, last_day=None)
+            for (name,) in read(unused.order_by(catalogue.c.name).limit(params.limit))
+        ]
+    else:
+        by_skill = rows(skills.c.id, skills.c.name, *_SUMS, _LAST.label("last_day")).where(_used)
+        by_skill = by_skill.group_by(skills.c.id, skills.c.name)
+        used_rows = read(by_skill.order_by(_ORDERS[params.sort].desc(), skills.c.name).limit(params.limit))
+        slow = _percentiles(connection, first, [row.id for row in used_rows])
+        top = [
+            SkillActivity(**_counts(row), name=row.name, p95_ms=slow.get(row.id), last_day=_day(row.last_day))
+            for row in used_rows
+        ]
+    return ActivityReport(
+        total=_total(activity[params.days :], callers_of.get(1, 0)),
+        before=_total(activity[: params.days], callers_of.get(0, 0)),
+        p95_ms=_percentile_of_all(connection, first, scope, values),
+        days=activity[params.days :],
+        skills=list(top),
+        callers=[
+            CallerActivity(**_counts(row), caller=row.caller, skills=row.skills, last_day=_day(row.last_day))
+            for row in callers
+        ],
+        unused=connection.scalar(select(func.count()).select_from(unused.subquery()), values) or 0,
+    )
+
+
+def _counts(row: Any) -> dict[str, Any]:
+    return {name: int(getattr(row, name)) for name in (*_SUMMED, "callers")}
+
+
+def _total(days: Sequence[ActivityDay], callers: int) -> Activity:
+    return Activity(**{name: sum(getattr(day, name) for day in days) for name in _SUMMED}, callers=callers)
+
+
+def _day(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None
+
+
+_completed = version_usage.c.outcome == "completed"
+_DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
+_BY_VERSION = version_usage.join(skill_versions, skill_versions.c.id == version_usage.c.version_id)
+
+
+def _percentiles(connection: Connection, first: date, skill_ids: Sequence[int]) -> dict[int, float | None]:
+    statement = select(skill_versions.c.skill_id, *_DURATIONS).select_from(_BY_VERSION)
+    statement = statement.where(skill_versions.c.skill_id.in_(skill_ids), _completed)
+    statement = statement.where(version_usage.c.day >= first.isoformat())
+    buckets = defaultdict[int, list[tuple[int, int]]](list)
+    for skill_id, bucket, runs in connection.execute(statement.group_by("skill_id", version_usage.c.bucket)):
+        buckets[skill_id].append((bucket, int(runs)))
+    return {skill_id: _p95(histogram) for skill_id, histogram in buckets.items()}
+
+
+def _percentile_of_all(connection: Connection, first: date, scope: Any, values: dict[str, Any]) -> float | None:
+    statement = select(*_DURATIONS).select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
+    statement = statement.where(scope, _completed, version_usage.c.day >= first.isoformat())
+    rows = connection.execute(statement.group_by(version_usage.c.bucket), values)
+    return _p95([(bucket, int(runs)) for bucket, runs in rows])
+
+
+def _p95(histogram: list[tuple[int, int]]) -> float | None:
+    return percentile(sorted(histogram), sum(runs for _, runs in histogram), 0.95)
+
+
+async def get_activity(contents: ContentParts, identity: Identity, params: GetActivity) -> ActivityReport:
+    require_insight(identity)
+    if params.namespace:
+        parse_namespace(params.namespace)
+    work = partial(read_activity, identity=identity, params=params, names_callers=contents.uses.searches.names_callers)
+    return await contents.registry.read_page(work)
+
+
+# -- list_searches -----------------------------------------------------------------------------------------------------
+
+
+class SearchedWords(msgspec.Struct, frozen=True):
+    """The searches for the same words."""
+
+    words: str
+    times: int
+    matched: Annotated[int, Meta(description="Searches with at least one result")]
+    opened: Annotated[int, Meta(description="Searches after which the caller described, read or ran a result")]
+    callers: Annotated[int, Meta(description="Different callers; 0 with insight.callers = false")]
+    last_day: date
+
+
+class SearchesPage(msgspec.Struct, frozen=True):
+    """Searches, those of most callers first."""
+
+    searches: list[SearchedWords]
+
+
+class ListSearches(Params, frozen=True, kw_only=True):
+    """List what callers searched for. `wanted` selects the words that led to no skill."""
+
+    wanted: Annotated[bool, about("Only words whose searches found nothing or led nowhere", default=False)] = False
+    days: Days = 30
+    limit: MostRows = 20
+
+
+def read_searches(connection: Connection, identity: Identity, params: ListSearches) -> SearchesPage:
+    """Return the searches of the last days. Publishers see words that several callers used."""
+    sums = {name: cast(func.sum(search_days.c[name]), BigInteger).label(name) for name in SEARCHED}
+    callers = func.count(func.nullif(search_days.c.caller, "").distinct()).label("callers")
+    statement = (
+        select(search_days.c.words, *sums.values(), callers, func.max(search_days.c.day).label("last_day"))
+        .where(search_days.c.day >= first_day(params.days).isoformat())
+        .group_by(search_days.c.words)
+        .having(sums["times"] > 0)
+        .order_by(callers.desc(), sums["times"].desc(), search_days.c.words)
+        .limit(params.limit)
+    )
+    if params.wanted:
+        statement = statement.having(sums["opened"] == 0)
+    if not access.is_admin(identity):
+        statement = statement.having(callers >= FEWEST_CALLERS)
+    return SearchesPage(
+        [
+            SearchedWords(row.words, row.times, row.matched, row.opened, row.callers, date.fromisoformat(row.last_day))
+            for row in connection.execute(statement)
+        ]
+    )
+
+
+async def list_searches(contents: ContentParts, identity: Identity, params: ListSearches) -> SearchesPage:
+    require_insight(identity)
+    return await contents.registry.read_page(partial(read_searches, identity=identity, params=params))
+
+
+METHODS = (Method(get_activity, "read", audits=""), Method(list_searches, "read", audits=""))

@@ -1,0 +1,237 @@
+"""Reach: the hosts and secrets that skills may use, and those that their runs used or were refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import Connection, exists, func, or_, select
+
+from skillery.backends import Identity, NetworkUse
+from skillery.database import Change
+from skillery.database.tables import catalogue, catalogue_hosts, reach_days, skill_versions
+from skillery.formats.names import parse_namespace
+from skillery.formats.network import parse_network_pattern
+from skillery.identity.secret_grants import granted
+from skillery.method import Cursor, Method, PageLimit, Params, about
+from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
+from skillery.registry.usage import adding, day_of, first_day
+from skillery.registry.uses import ContentParts
+from skillery.registry.visibility import parameters
+from skillery.skills.catalogue_filters import is_listed
+from skillery.skills.figures import covering
+from skillery.skills.insight import Days, InNamespace, insight_into, require_insight
+
+# -- What runs used: counted in the transaction that ends a run --------------------------------------------------------
+
+
+Kind = Literal["host", "secret"]
+MOST_TARGETS = 100
+"""Targets of a skill and day. Further refused hosts count as OTHERS: code can ask for any number of names."""
+OTHERS = "…"
+_KEY = ("skill_id", "day", "kind", "target")
+COUNTED = ("runs", "refused", "bytes_out", "bytes_in")
+_ADD = Change(adding(reach_days, _KEY), (*_KEY, *COUNTED))
+
+
+class Target(NamedTuple):
+    """A host or secret."""
+
+    kind: Kind
+    target: str
+
+
+def count_reach(
+    connection: Connection,
+    skill_id: int,
+    network: Sequence[NetworkUse],
+    secrets: Collection[str],
+    finished_at: datetime,
+    *,
+    allowed: Sequence[str] = (),
+    refused: bool = False,
+) -> None:
+    """Count the connections of an ended run and the secrets that it got. `allowed` is its network list, and `refused`
+    says that it got no secrets.
+    """
+    counts = defaultdict[Target, list[int]](lambda: [0, 0, 0, 0])
+    for use in network:
+        target = Target("host", use.reason if use.allowed else _refused(use, allowed))
+        runs, failures, bytes_out, bytes_in = counts[target]
+        runs, failures = max(runs, use.allowed), max(failures, not use.allowed)
+        counts[target] = [int(runs), int(failures), bytes_out + use.bytes_out, bytes_in + use.bytes_in]
+    for name in secrets:
+        counts[Target("secret", name)] = [int(not refused), int(refused), 0, 0]
+    day = day_of(finished_at)
+    if any(not use.allowed for use in network):
+        counts = _bounded(connection, skill_id, day, counts)
+    # In one order, so that two transactions cannot wait for each other.
+    rows = [{**key._asdict(), **dict(zip(COUNTED, counts[key], strict=True))} for key in sorted(counts)]
+    _ADD.run_many(connection, [{"skill_id": skill_id, "day": day, **row} for row in rows])
+
+
+def _refused(use: NetworkUse, allowed: Sequence[str]) -> str:
+    """Return the target of refused connections: the entry of the network list that covers the host, else the host."""
+    for pattern in map(parse_network_pattern, allowed):
+        if not isinstance(pattern, str) and pattern.port == use.port:
+            is_below = pattern.wildcard and use.host.endswith(f".{pattern.host}")
+            if is_below or (use.host == pattern.host and not pattern.wildcard):
+                return pattern.text
+    return use.host if use.port in {0, 80, 443} else f"{use.host}:{use.port}"
+
+
+def _bounded(connection: Connection, skill_id: int, day: str, counts: Mapping[Target, list[int]]) -> Any:
+    """Return the counts, with new refused hosts as OTHERS if the day has MOST_TARGETS."""
+    of_day = select(reach_days.c.kind, reach_days.c.target).where(
+        reach_days.c.skill_id == skill_id, reach_days.c.day == day
+    )
+    present = {Target(*row) for row in connection.execute(of_day)}
+    bounded: dict[Target, list[int]] = {}
+    for key in sorted(counts, key=lambda key: (not counts[key][0], key)):
+        is_new = key not in present and not counts[key][0] and key.kind == "host"
+        if is_new and len(present | bounded.keys()) >= MOST_TARGETS:
+            others = Target("host", OTHERS)
+            bounded[others] = [0, 1, 0, 0]
+        else:
+            bounded[key] = counts[key]
+    return bounded
+
+
+# -- list_reach --------------------------------------------------------------------------------------------------------
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """A host or secret of a skill."""
+
+    kind: Kind
+    target: Annotated[str, Meta(description="Entry of permissions.network, refused host, or name of a secret")]
+    declared: Annotated[bool, Meta(description="Whether the latest version declares it")]
+    granted: Annotated[bool | None, Meta(description="Whether the skill may have the secret; null for hosts")]
+    runs: Annotated[int, Meta(description="Runs that connected to the host, or got the secret")]
+    refused: Annotated[int, Meta(description="Runs that were refused")]
+    bytes_out: int
+    bytes_in: int
+    last_day: date | None
+
+
+class SkillReach(msgspec.Struct, frozen=True):
+    """The hosts and secrets of a skill."""
+
+    name: str
+    version: str
+    reach: Annotated[list[Reach], Meta(description="Hosts, then secrets, each by name")]
+
+
+class ReachPage(msgspec.Struct, frozen=True):
+    """A page of skills with network access or secrets, by name."""
+
+    skills: list[SkillReach]
+    next_cursor: NextCursor
+
+
+class ListReach(Params, frozen=True, kw_only=True):
+    """List which skills may reach which hosts and secrets, and whether their runs did."""
+
+    namespace: InNamespace = ""
+    target: Annotated[str, about("Only skills that may reach this host, or that declare this secret")] = ""
+    days: Days = 90
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+def read_reach(connection: Connection, identity: Identity, key: bytes, params: ListReach) -> ReachPage:
+    """Return a page of the skills that the identity has insight into. Raise InvalidCursor if the cursor belongs to
+    another listing.
+    """
+    bound_to = ("list_reach", params.namespace, params.target, str(params.days))
+    [after] = read_cursor(key, bound_to, params.cursor, 1) if params.cursor else ("",)
+    first = first_day(params.days).isoformat()
+    uses = reach_days.c.skill_id == catalogue.c.skill_id, reach_days.c.day >= first
+    where = [or_(catalogue.c.network, catalogue.c.secrets, exists().where(*uses))]
+    if params.target:
+        where = [or_(*_reaching(params.target), exists().where(*uses, reach_days.c.target == params.target))]
+    statement = (
+        select(catalogue.c.skill_id, catalogue.c.name, skill_versions.c.version, skill_versions.c.manifest_json)
+        .add_columns(catalogue.c.version_id)
+        .join_from(catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id)
+        .where(is_listed(), catalogue.c.name > after, *where)
+        .where(insight_into(identity, params.namespace, catalogue, catalogue.c.skill_id))
+        .order_by(catalogue.c.name)
+        .limit(params.limit + 1)
+    )
+    rows = connection.execute(statement, parameters(identity)).all()
+    page = rows[: params.limit]
+    hosts, counts = _hosts(connection, page), _counts(connection, page, first)
+    listed = [
+        SkillReach(row.name, row.version, _reach(connection, row, hosts[row.version_id], counts[row.skill_id]))
+        for row in page
+    ]
+    return ReachPage(listed, make_cursor(key, bound_to, (page[-1].name,)) if len(rows) > len(page) else None)
+
+
+def _reaching(target: str) -> list[Any]:
+    """Return the conditions for versions that declare a host or secret."""
+    pattern = parse_network_pattern(target)
+    hosts = [target] if isinstance(pattern, str) else covering(pattern)
+    reaches = select(catalogue_hosts.c.version_id).where(catalogue_hosts.c.host.in_(hosts))
+    quoted = msgspec.json.encode(target).decode()
+    declares = skill_versions.c.manifest_json.contains(quoted, autoescape=True)
+    return [catalogue.c.version_id.in_(reaches), catalogue.c.secrets & declares]
+
+
+def _hosts(connection: Connection, page: Sequence[Any]) -> Mapping[int, list[str]]:
+    statement = select(catalogue_hosts).where(catalogue_hosts.c.version_id.in_([row.version_id for row in page]))
+    hosts = defaultdict[int, list[str]](list)
+    for version_id, host in connection.execute(statement):
+        hosts[version_id].append(host)
+    return hosts
+
+
+def _counts(connection: Connection, page: Sequence[Any], first: str) -> Mapping[int, dict[Target, Any]]:
+    sums = [func.sum(reach_days.c[name]) for name in COUNTED]
+    by_target = reach_days.c.skill_id, reach_days.c.kind, reach_days.c.target
+    statement = select(*by_target, *sums, func.max(reach_days.c.day)).group_by(*by_target)
+    among = reach_days.c.skill_id.in_([row.skill_id for row in page]), reach_days.c.day >= first
+    counts = defaultdict[int, dict[Target, Any]](dict)
+    for skill_id, kind, target, *values, day in connection.execute(statement.where(*among)):
+        counts[skill_id][Target(kind, target)] = [*map(int, values), date.fromisoformat(day)]
+    return counts
+
+
+class _Permissions(msgspec.Struct):
+    secrets: list[str] = []
+
+
+class _Manifest(msgspec.Struct):
+    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
+
+
+def _reach(connection: Connection, row: Any, hosts: Sequence[str], counts: Mapping[Target, Any]) -> list[Reach]:
+    secrets = msgspec.json.decode(row.manifest_json, type=_Manifest).permissions.secrets
+    declared = {*(Target("host", host) for host in hosts), *(Target("secret", name) for name in secrets)}
+    allowed = granted(connection, row.name, secrets) if secrets else ()
+    return [
+        Reach(
+            *key,
+            declared=key in declared,
+            granted=key.target in allowed if key.kind == "secret" else None,
+            **dict(zip((*COUNTED, "last_day"), counts.get(key, (0, 0, 0, 0, None)), strict=True)),
+        )
+        for key in sorted(declared | counts.keys())
+    ]
+
+
+async def list_reach(contents: ContentParts, identity: Identity, params: ListReach) -> ReachPage:
+    require_insight(identity)
+    if params.namespace:
+        parse_namespace(params.namespace)
+    work = partial(read_reach, identity=identity, key=contents.registry.cursor_key, params=params)
+    return await contents.registry.read_page(work)
+
+
+METHODS = (Method(list_reach, "read", audits=""),)

@@ -1,0 +1,306 @@
+"""Insight: what is used and by whom, which skills reach what, and which searches lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select
+
+from skillery.backends import NetworkUse
+from skillery.database import Database
+from skillery.database.tables import reach_days, search_days
+from skillery.registry.searches import LONGEST, MOST_ROWS, Searched, Searches, recorded_words, write_searches
+from skillery.registry.usage import thin_out
+from skillery.skills.reach import MOST_TARGETS, OTHERS, count_reach
+from tests.conftest import Server
+from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import await_early_day, eventually
+
+METHODS = ("get_activity", "list_reach", "list_searches")
+FAILS = "def main(args):\n    raise ValueError('no')"
+CONNECTS = """
+import urllib.request
+def main(args):
+    for host in ('allowed', 'other'):
+        try:
+            urllib.request.urlopen(f'https://{host}.example.com/')
+        except OSError:
+            pass
+"""
+
+
+def publisher_of(url: str, name: str, namespace: str) -> Caller:
+    return Caller(url, Who(name, "read run publish", f"{namespace}.*"))
+
+
+def admin_of(url: str) -> Caller:
+    return Caller(url, Who("ada", "admin"))
+
+
+def test_insight_requires_an_admin_or_a_namespace_grant(org: Server, new_name: str) -> None:
+    callers = {
+        "reader": Who("ron", "read run review", f"{new_name}.*"),
+        "without a grant": Who("nils", "read publish"),
+    }
+    for method in METHODS:
+        for who in callers.values():
+            assert Caller(org.url, who).error(method)["data"]["type"] == "not_allowed"
+        assert publisher_of(org.url, "pia", new_name)(method)
+        assert admin_of(org.url)(method)
+
+
+# -- get_activity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_activity_counts_runs_loads_and_callers_of_the_own_namespace(org: Server, new_name: str) -> None:
+    await_early_day()
+    mine, other = f"{new_name}a", f"{new_name}b"
+    owner, stranger = publisher_of(org.url, "olga", mine), publisher_of(org.url, "sven", other)
+    owner.create(f"{mine}.good")
+    owner.create(f"{mine}.bad", code=FAILS)
+    owner.create(f"{mine}.idle")
+    stranger.create(f"{other}.theirs")
+    for _ in range(2):
+        owner("execute_skill", name=f"{mine}.good", args={"who": "x"})
+    stranger("execute_skill", name=f"{mine}.good", args={"who": "x"})
+    stranger("execute_skill", name=f"{mine}.bad")
+    stranger("execute_skill", name=f"{other}.theirs", args={"who": "x"})
+    reader = Caller(org.url, Who("rita"))
+    reader.http.headers["user-agent"] = "agent/1"
+    reader("read_skill_file", name=f"{mine}.idle", path="SKILL.md")
+
+    expected = 4, 3, 1, 1, 3
+    eventually(lambda: counts(owner("get_activity")["total"]) == expected, problem=lambda: owner("get_activity"))
+    activity = owner("get_activity")
+    assert counts(activity["days"][-1]) == (4, 3, 1, 1, 3)
+    assert len(activity["days"]) == 30
+    assert counts(activity["before"]) == (0, 0, 0, 0, 0)
+    assert [(skill["name"], *counts(skill)) for skill in activity["skills"]] == [
+        (f"{mine}.good", 3, 3, 0, 0, 2),
+        (f"{mine}.bad", 1, 0, 1, 0, 1),
+        (f"{mine}.idle", 0, 0, 0, 1, 1),
+    ]
+    assert activity["skills"][0]["p95_ms"] > 0
+    assert activity["skills"][0]["last_day"] == today()
+    assert [(row["caller"], row["runs"], row["loads"], row["skills"]) for row in activity["callers"]] == [
+        ("olga", 2, 0, 1),
+        ("sven", 2, 0, 2),
+        ("rita", 0, 1, 1),
+    ]
+    assert activity["unused"] == 0
+    assert [skill["name"] for skill in owner("get_activity", sort="failed", limit=1)["skills"]] == [f"{mine}.bad"]
+    everything = admin_of(org.url)("get_activity", namespace=other)
+    assert [skill["name"] for skill in everything["skills"]] == [f"{other}.theirs"]
+    assert counts(owner("get_activity", namespace=other)["total"]) == (0, 0, 0, 0, 0)
+
+
+def test_skills_without_a_use_are_listed(org: Server, new_name: str) -> None:
+    owner = publisher_of(org.url, "olga", new_name)
+    for name in ("used", "unused"):
+        owner.create(f"{new_name}.{name}")
+    owner("execute_skill", name=f"{new_name}.used", args={"who": "x"})
+
+    answer = owner("get_activity", sort="unused", days=7)
+
+    assert answer["unused"] == 1
+    assert [skill["name"] for skill in answer["skills"]] == [f"{new_name}.unused"]
+
+
+def test_private_skills_of_others_are_not_counted(org: Server, new_name: str) -> None:
+    owner, colleague = (publisher_of(org.url, name, new_name) for name in ("olga", "cleo"))
+    owner.create(f"{new_name}.hidden")
+    owner("set_visibility", name=f"{new_name}.hidden", visibility="private")
+    owner("execute_skill", name=f"{new_name}.hidden", args={"who": "x"})
+
+    assert counts(owner("get_activity")["total"])[0] == 1
+    answer = colleague("get_activity")
+    assert counts(answer["total"]) == (0, 0, 0, 0, 0)
+    assert (answer["skills"], answer["callers"], answer["unused"]) == ([], [], 0)
+
+
+def counts(activity: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(activity[name] for name in ("runs", "completed", "failed", "loads", "callers"))
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+# -- list_reach --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_reach_lists_declared_and_refused_hosts_and_secrets(org: Server, new_name: str) -> None:
+    owner = publisher_of(org.url, "olga", new_name)
+    name, secret = f"{new_name}.fetch", f"{new_name.upper()}_KEY"
+    owner.create(name, code=CONNECTS, permissions={"network": ["https://allowed.example.com"]})
+    owner.create(f"{new_name}.keyed", permissions={"secrets": [secret], "network": ["https://*.example.com"]})
+    owner.create(f"{new_name}.plain")
+    owner("execute_skill", name=name)
+    owner("execute_skill", name=f"{new_name}.keyed", args={"who": "x"})
+
+    skills = owner("list_reach")["skills"]
+
+    shown = {
+        (skill["name"].removeprefix(f"{new_name}."), reach["target"]): reach
+        for skill in skills
+        for reach in skill["reach"]
+    }
+    assert set(shown) == {
+        ("fetch", "https://allowed.example.com"),
+        ("fetch", "other.example.com"),
+        ("keyed", "https://*.example.com"),
+        ("keyed", secret),
+    }
+    refused, key = shown["fetch", "other.example.com"], shown["keyed", secret]
+    assert (refused["declared"], refused["granted"], refused["runs"], refused["refused"]) == (False, None, 0, 1)
+    assert refused["last_day"] == today()
+    declared = shown["fetch", "https://allowed.example.com"]  # the proxy cannot reach it
+    assert (declared["declared"], declared["runs"] + declared["refused"]) == (True, 1)
+    assert (key["kind"], key["declared"], key["granted"], key["runs"], key["refused"]) == ("secret", True, False, 0, 1)
+    never = shown["keyed", "https://*.example.com"]
+    assert (never["runs"], never["refused"], never["last_day"]) == (0, 0, None)
+
+    def reaching(target: str) -> list[str]:
+        return [skill["name"] for skill in owner("list_reach", target=target)["skills"]]
+
+    assert reaching("https://allowed.example.com") == [name, f"{new_name}.keyed"]
+    assert reaching(secret) == [f"{new_name}.keyed"]
+    assert reaching(secret[:-1]) == []
+    assert reaching("other.example.com") == [name, f"{new_name}.keyed"]
+    page = owner("list_reach", limit=1)
+    assert [skill["name"] for skill in page["skills"]] == [name]
+    rest = owner("list_reach", limit=1, cursor=page["next_cursor"])
+    assert ([skill["name"] for skill in rest["skills"]], rest["next_cursor"]) == ([f"{new_name}.keyed"], None)
+    assert publisher_of(org.url, "sven", f"{new_name}x")("list_reach", namespace=new_name)["skills"] == []
+
+
+def test_refused_hosts_of_a_day_are_bounded(database: Database) -> None:
+    await_early_day()
+    skill, moment = 10**9 + 1, datetime.now(UTC)
+    for start in range(0, 3 * MOST_TARGETS, MOST_TARGETS // 2):
+        uses = [NetworkUse(f"h{start + number}.test", 443, False, "no") for number in range(MOST_TARGETS // 2)]
+        database.write_now(lambda connection: count_reach(connection, skill, uses, [], moment))  # noqa: B023
+
+    stored = select(reach_days.c.target, reach_days.c.refused).where(reach_days.c.skill_id == skill)
+    rows = dict(database.read_now(lambda connection: connection.execute(stored).all()))
+    assert len(rows) == MOST_TARGETS + 1
+    assert rows[OTHERS] == 4
+
+
+# -- list_searches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_searches_that_lead_nowhere_are_wanted(org: Server, new_name: str) -> None:
+    await_early_day()
+    owner = publisher_of(org.url, "olga", new_name)
+    owner.create(f"{new_name}.tailor", description=f"Sew a {new_name} coat.")
+    for who in ("una", "uwe", "uta"):
+        caller = Caller(org.url, Who(f"{who}{new_name}"))
+        caller("search_skills", query=f"absent{new_name} xq@zv")
+        caller("search_skills", query=f"{new_name} Coat")
+    caller("execute_skill", name=f"{new_name}.tailor", args={"who": "x"})
+    Caller(org.url, Who(f"una{new_name}"))("describe_skill", name=f"{new_name}.tailor")
+    Caller(org.url, Who(f"una{new_name}"))("search_skills", query=f"alone{new_name}")
+
+    def searches(caller: Caller, **params: Any) -> dict[str, tuple[int, ...]]:
+        rows = caller("list_searches", limit=1000, **params)["searches"]
+        return {
+            row["words"]: tuple(row[name] for name in ("times", "matched", "opened", "callers"))
+            for row in rows
+            if new_name in row["words"]
+        }
+
+    everything = {
+        f"absent{new_name}": (3, 0, 0, 3),
+        f"{new_name} coat": (3, 3, 2, 3),
+        f"alone{new_name}": (1, 0, 0, 1),
+    }
+    admin = admin_of(org.url)
+    eventually(lambda: searches(admin) == everything, problem=lambda: searches(admin))
+    assert searches(admin, wanted=True) == {
+        words: everything[words] for words in (f"absent{new_name}", f"alone{new_name}")
+    }
+    # A publisher sees no words of a single caller.
+    assert searches(owner, wanted=True) == {f"absent{new_name}": (3, 0, 0, 3)}
+
+
+@pytest.mark.full
+def test_settings_switch_the_record_of_searches_and_callers_off(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    settings = {"SKILLERY_INSIGHT_KEEP_SEARCHES": "false", "SKILLERY_INSIGHT_CALLERS": "false"}
+    url = start_server(env=people_settings(tmp_path / "people", **settings)).url
+    admin = admin_of(url)
+    admin("search_skills", query="nothing like this")
+    admin("execute_skill", name="text.csv.profile", args={"text": "a,b\n1,2\n"})
+    reader = Caller(url, Who("rita"))
+    reader.http.headers["user-agent"] = "agent/1"
+    reader("read_skill_file", name="text.csv.profile", path="SKILL.md")
+
+    activity = eventually(lambda: (answer := admin("get_activity"))["total"]["loads"] and answer)
+
+    assert activity["total"]["callers"] == 2
+    assert activity["callers"] == []
+    assert admin("list_searches")["searches"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("  Fill a\tPDF form ", "fill a pdf form"),
+        ("mail ann@example.com today", "mail today"),
+        ("key 0123456789abcdefghij", "key"),
+        ("0123456789abcdefghi", "0123456789abcdefghi"),
+        ("a\x00b csv", "csv"),
+        ("x " * 200, ("x " * 40).strip()),
+        ("@", ""),
+    ],
+)
+def test_private_words_of_a_search_are_not_recorded(query: str, words: str) -> None:
+    assert recorded_words(query) == words
+    assert len(words) <= LONGEST
+
+
+def test_a_search_while_typing_counts_once() -> None:
+    now = 0.0
+    searches = Searches(clock=lambda: now)
+    for query in ("c", "csv", "csv pro", "csv"):
+        searches.note("ann", query, ["text.csv"])
+    searches.note("bob", "csv pro", [])
+    now = 60.0
+    searches.note("ann", "csv profile", ["text.csv"])
+    searches.open("ann", "text.other")
+    searches.open("ann", "text.csv")
+    searches.open("ann", "text.csv")
+    searches.note("ann", "csv profile of mine", ["text.csv"])
+    now = 1000.0
+    searches.open("ann", "text.csv")
+
+    assert {(key.caller, key.words): counts for key, counts in searches.take().items() if any(counts)} == {
+        ("ann", "csv"): (1, 1, 0),
+        ("bob", "csv pro"): (1, 0, 0),
+        ("ann", "csv profile"): (1, 1, 1),
+        ("ann", "csv profile of mine"): (1, 1, 0),
+    }
+
+
+def test_words_of_a_day_are_bounded_and_old_days_removed(database: Database) -> None:
+    days = [(date(1990, 1, 1) + timedelta(days=number)).isoformat() for number in range(2)]
+
+    def write(connection: Connection) -> int:
+        for day in days:
+            write_searches(connection, {Searched(day, f"w{number}", ""): (1, 0, 0) for number in range(MOST_ROWS)})
+        write_searches(connection, {Searched(days[0], word, ""): (1, 1, 0) for word in ("w7", "new")})
+        of_day = select(search_days).where(search_days.c.day == days[0], search_days.c.words.in_(["w7", "new"]))
+        assert [tuple(row) for row in connection.execute(of_day)] == [(days[0], "w7", "", 2, 1, 0)]
+        thin_out(connection)
+        return len(connection.execute(select(search_days).where(search_days.c.day.in_(days))).all())
+
+    assert database.write_now(write) == 0
