@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from skillery.web import (
     admin_now,
     admin_tokens,
     catalogue,
+    insight,
     insight_failures,
     login,
     publish,
@@ -61,6 +62,11 @@ RUN_PARTS: dict[tuple[str, str], Handlers] = {
     ("/runs/frame", "/runs/{id:str}/frame/{blob:str}"): {"GET": partial(run_parts.send_blob, for_frame=True)},
 }
 """The parts of the result of a run, by the name and the path of the route."""
+INSIGHT: dict[str, Handlers] = {
+    "/insight": {"GET": insight.show_overview},
+    "/insight/reach": {"GET": insight.show_reach},
+    "/insight/searches": {"GET": insight.show_searches},
+}
 ADMIN: dict[str, Handlers] = {
     "/admin": {"GET": admin_now.show_overview},
     "/admin/tokens": {"GET": admin_tokens.show_tokens, "POST": admin_tokens.change_tokens},
@@ -107,7 +113,8 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/publish", ("/publish",), start, needs="publish"),
         page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
         page_route(site, "/account", ("/account",), me),
-        *(admin_route(site, path, row) for path, row in ADMIN.items()),
+        *(hidden_route(site, path, row, insight.shows_insight) for path, row in INSIGHT.items()),
+        *(hidden_route(site, path, row, lambda request: request.may("admin")) for path, row in ADMIN.items()),
     ]
 
 
@@ -142,16 +149,18 @@ def login_routes(site: Site) -> list[Route]:
     ]
 
 
-def admin_route(site: Site, path: str, handlers: Mapping[str, Handler]) -> Route:
-    """Return the route of a page for admins. All other callers get 404, as for an unknown address."""
-    return page_route(site, path, (path,), {name: _hidden(handler) for name, handler in handlers.items()})
+def hidden_route(
+    site: Site, path: str, handlers: Mapping[str, Handler], is_shown: Callable[[PageRequest], bool]
+) -> Route:
+    """Return the route of a page for some callers. All others get 404, as for an unknown address."""
+    return page_route(site, path, (path,), {name: _hidden(handler, is_shown) for name, handler in handlers.items()})
 
 
-def _hidden(handler: Handler) -> Handler:
-    """Return the handler with a check of the caller: it raises HttpRefusal 404 for other callers than admins."""
+def _hidden(handler: Handler, is_shown: Callable[[PageRequest], bool]) -> Handler:
+    """Return the handler with a check of the caller: it raises HttpRefusal 404 unless the page `is_shown`."""
 
     async def answer(request: PageRequest) -> Answer:
-        if not request.may("admin"):
+        if not is_shown(request):
             hint = "JSON-RPC is at POST /rpc."
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
         return await handler(request)

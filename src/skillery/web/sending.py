@@ -13,6 +13,7 @@ import msgspec
 
 from skillery.errors import Unavailable
 from skillery.http.requests import send_bytes, send_stream
+from skillery.skills.insight import has_insight
 from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.site import Site, accepts_gzip
@@ -111,6 +112,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "is_signed_in": request.visit.session is not None,
         "can_sign_in": has_login(request.site),
         "may": request.may,
+        "has_insight": request.known is not None and has_insight(request.known),
         "asset": request.site.assets.address,
         "theme": _theme_of(request),
         "language": request.language,

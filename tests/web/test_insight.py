@@ -1,0 +1,100 @@
+"""`/insight`: for admins, and for publishers about their namespaces."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from tests.conftest import Server, publisher
+from tests.registry.test_insight import CONNECTS, FAILS
+from tests.support.browser import Browser
+from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.people import Caller, Who
+
+HTML = {"accept": "text/html"}
+PAGES = ("/insight", "/insight/reach", "/insight/searches")
+
+
+def browser_of(server: Server, who: Who) -> Browser:
+    return Browser(server.url, **HTML, **{"x-who": f"{who.name};{who.kind};{who.scopes};{who.grants}"})
+
+
+def text_of(page: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.mark.full
+def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Server, new_name: str) -> None:
+    mine, other = f"{new_name}a", f"{new_name}b"
+    owner, stranger = (Caller(org.url, Who(f"w-{name}", "read run publish", f"{name}.*")) for name in (mine, other))
+    owner.create(f"{mine}.fetch", code=CONNECTS, permissions={"network": ["https://allowed.example.com"]})
+    owner.create(f"{mine}.bad", code=FAILS)
+    stranger.create(f"{other}.theirs")
+    owner("execute_skill", name=f"{mine}.fetch")
+    owner("execute_skill", name=f"{mine}.bad")
+    stranger("execute_skill", name=f"{other}.theirs", args={"who": "x"})
+    publishers = browser_of(org, Who(f"w-{mine}", "read run publish", f"{mine}.*"))
+    admin, reader = browser_of(org, Who("ada", "admin")), browser_of(org, Who("ron", "read run"))
+
+    for path in PAGES:
+        assert reader.get(path).status_code == 404
+        assert other not in publishers.get(path).text
+        assert 'href="/insight" aria-current="page"' in admin.get(path).text
+    assert 'href="/insight"' not in reader.get("/").text
+    overview = text_of(publishers.get("/insight").text)
+    assert "Uses 2" in overview
+    assert "Runs that failed 50.0 %" in overview
+    assert f"{mine}.bad" in overview
+    assert f"w-{mine}" in overview
+    reach = publishers.get("/insight/reach")
+    assert f"{mine}.fetch : 1 run did not get other.example.com , which its permissions do not name" in text_of(
+        reach.text
+    )
+    assert f"{mine}.bad" not in reach.text
+    assert "No skill may reach nowhere.example.com" in text_of(
+        admin.get("/insight/reach?target=nowhere.example.com").text
+    )
+    assert f"{other}.theirs" in admin.get(f"/insight?ns={other}&days=7").text
+    wrong = admin.get("/insight?ns=No+Namespace&sort=odd&days=x")
+    assert wrong.status_code == 200
+    assert 'role="alert"' in wrong.text
+
+
+def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> None:
+    owner = Who(f"w-{new_name}", "read run publish", f"{new_name}.*")
+    Caller(org.url, owner).create(f"{new_name}.idle", permissions={"network": ["https://a.example.com"]})
+    browser = browser_of(org, owner)
+
+    skills = browser.get("/insight?sort=unused&as=csv")
+
+    assert skills.headers["content-type"] == "text/csv; charset=utf-8"
+    assert skills.headers["content-disposition"] == 'attachment; filename="overview.csv"'
+    assert skills.text.splitlines() == [
+        "skill,runs,loads,callers,failed,p95_ms,busy_ms,last_day",
+        f"{new_name}.idle,0,0,0,0,,0,",
+    ]
+    assert browser.get("/insight/reach?as=csv").text.splitlines()[1:] == [
+        f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,"
+    ]
+    assert browser.get("/insight/searches?as=csv").text.splitlines()[0].startswith("words")
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_insight_is_accessible_and_fits(
+    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int
+) -> None:
+    publish = publisher(sqlite_server.rpc)
+    hosts = [f"https://a{number}.example.com" for number in range(15)]
+    publish(f"{new_name}.fetch", code=CONNECTS, permissions={"network": hosts, "secrets": ["A_KEY"]})
+    publish(f"{new_name}.bad", code=FAILS)
+    for name in ("fetch", "bad"):
+        sqlite_server.rpc("execute_skill", name=f"{new_name}.{name}")
+    sqlite_server.rpc("search_skills", query=f"nothing{new_name}")
+    for path in PAGES:
+        page = await open_page(sqlite_server, path, width=width)
+        assert await check_axe(page) == [], path
+        assert await overflow(page) == [], path
