@@ -1,4 +1,4 @@
-"""the reach of skills and the words of searches, by day
+"""the reach of skills and the words of searches, by day; filters by review, contents and licence
 
 Revision: 0051, after 0050
 """
@@ -14,6 +14,12 @@ branch_labels = None
 depends_on = None
 
 BYTEWISE = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+LISTED = sa.text("status IN ('published', 'deprecated')")
+FLAGS, NEW = ["verified", "network", "secrets"], ["reviewed", "contains", "licence"]
+REBUILD = sa.text(
+    "INSERT INTO registry (key, value) SELECT 'rebuild', :value WHERE EXISTS (SELECT 1 FROM skills) "
+    "ON CONFLICT (key) DO NOTHING"
+)
 KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -40,8 +46,31 @@ def upgrade() -> None:
         comment="Searches by day and words, at most 5,000 rows a day. Kept for 90 days.",
         sqlite_with_rowid=False,
     )
+    op.add_column("catalogue", sa.Column("reviewed", sa.Boolean(), nullable=False, server_default=sa.false()))
+    for name in NEW[1:]:
+        op.add_column("catalogue", sa.Column(name, sa.String(40), nullable=False, server_default=""))
+    make_indexes([*FLAGS, *NEW])
+    # The server computes the rows of the catalogue when it starts.
+    op.get_bind().execute(REBUILD, {"value": b""})
 
 
 def downgrade() -> None:
+    make_indexes(FLAGS)
+    for name in NEW:
+        op.drop_column("catalogue", name)
     op.drop_table("search_days")
     op.drop_table("reach_days")
+
+
+def make_indexes(flags: list[str]) -> None:
+    """Make the indexes of the catalogue again, with these columns that listings filter and count by."""
+    facts = ["status", "visibility", "kind", "language", *flags, "skill_id"]
+    counted = ["status", "kind", "language", *flags, "visibility"]
+    for name, columns in {
+        "names": ["namespace", "name", *facts, "version_id"],
+        "newest": ["published_at", "version_id", *facts, "namespace", "name"],
+        "used": ["used_rank", "version_id", *facts, "namespace", "name"],
+        "facets": [*counted, "namespace", "name", "skill_id", "version_id"],
+    }.items():
+        op.drop_index(f"ix_catalogue_{name}", "catalogue")
+        op.create_index(f"ix_catalogue_{name}", "catalogue", columns, postgresql_where=LISTED, sqlite_where=LISTED)

@@ -17,17 +17,19 @@ from sqlalchemy import Connection, insert, select
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_files, skill_versions, skills, use_days
+from skillery.formats.foreign_skill import licence_of
 from skillery.formats.media_types import LANGUAGES, language_of
 from skillery.formats.semver import Version
 from skillery.registry.uses import User, count_use, days_of
 from skillery.skills.catalogue_counts import CountsCache
-from skillery.skills.catalogue_filters import FLAGS, Facts, filter_of
+from skillery.skills.catalogue_filters import CHOICES, FLAGS, Facts, filter_of
 from skillery.skills.catalogue_listings import list_catalogue
 from skillery.skills.catalogue_order import outdated_skills, update_sums
 from skillery.skills.search import find_skills
 from skillery.versions.new_versions import point_to_latest
-from tests.conftest import Rpc
+from tests.conftest import Rpc, Server, manifest
 from tests.support.forms import rounds
+from tests.support.people import Caller, Who
 from tests.support.processes import await_early_day, eventually
 
 KEY = b"k" * 32
@@ -36,7 +38,7 @@ NOW = datetime.now(UTC)
 ADMIN = Identity("ada", "person", frozenset({"admin"}))
 Publish = Callable[..., dict[str, Any]]
 SORTS = ("name", "newest", "used")
-FACETS = ("namespace", "kind", "language", "tags", "verified", "network", "secrets", "status")
+FACETS = ("namespace", "kind", "language", "tags", *FLAGS, *CHOICES, "status")
 
 
 # -- a property: rows, totals and facets are those of a filter in Python -------------------------------------------
@@ -58,6 +60,9 @@ class Row(NamedTuple):
     verified: bool
     network: bool
     secrets: bool
+    reviewed: bool
+    contains: str
+    licence: str
     published_at: datetime
     runs: int
 
@@ -130,6 +135,9 @@ def _add_version(
     verified, publisher = chosen.choice((True, False)), chosen.choice(PEOPLE)
     created = NOW - timedelta(days=chosen.randint(1, 3))
     approved = chosen.choice((None, NOW.replace(microsecond=0) - timedelta(hours=chosen.randint(1, 3))))
+    contains = "action" if kind == "action" else "instructions" if language == "markdown" else "scripts"
+    licences = {"none": None, "MIT": "mit license", "Apache-2.0": "apache-2.0", "other": "Ours"}
+    licence = chosen.choice([*licences])
     version_id, version = skill_id * 10 + number, Version.parse(f"{number}.0.0")
     stored: dict[str, Any] = {
         "description": name,
@@ -145,7 +153,8 @@ def _add_version(
     values = {
         "id": version_id, "skill_id": skill_id, "version": str(version), "precedence": version.precedence,
         "is_release": True, "status": status, "kind": kind, "namespace": namespace, "digest": f"sha256:{version_id}",
-        "size_bytes": 0, "manifest_json": text(stored), "frontmatter_json": "{}", "warnings_json": "[]",
+        "size_bytes": 0, "manifest_json": text(stored), "warnings_json": "[]",
+        "frontmatter_json": text({"license": licences[licence]}),
         "names_json": text(names), "summary_json": text(summary), "publisher": publisher, "created_at": created,
         "checks_json": text({"verified": True}) if verified else None,
         "standing_json": text(standing) if standing else None,
@@ -162,7 +171,7 @@ def _add_version(
     lower = frozenset(tag.casefold() for tag in tags)
     return Row(
         version_id, skill_id, name, namespace, "", publisher, status, kind, language, lower, verified,
-        bool(network), bool(secrets), approved or created, 0,
+        bool(network), bool(secrets), bool(approved), contains, licence, approved or created, 0,
     )  # fmt: skip
 
 
@@ -194,14 +203,19 @@ class Asked(NamedTuple):
     verified: bool | None
     network: bool | None
     secrets: bool | None
+    reviewed: bool | None = None
+    contains: str | None = None
+    licence: str | None = None
 
     @property
     def facts(self) -> Facts:
-        flags = tuple((name, value) for name, value in self._asdict().items() if name in FLAGS and value is not None)
+        flags = tuple(
+            (name, value) for name, value in self._asdict().items() if name in (*FLAGS, *CHOICES) and value is not None
+        )
         return Facts(self.language, self.status, flags)  # type: ignore[arg-type]
 
     def matches(self, row: Row) -> bool:
-        exact = ("kind", "language", "verified", "network", "secrets")
+        exact = ("kind", "language", *FLAGS, *CHOICES)
         listed = {"published", "deprecated"}
         return (
             (not self.namespace or f"{row.namespace}.".startswith(f"{self.namespace}."))
@@ -223,6 +237,9 @@ ASKED = st.builds(
     OPTIONAL,
     OPTIONAL,
     OPTIONAL,
+    OPTIONAL,
+    st.sampled_from([None, None, "instructions", "scripts", "action"]),
+    st.sampled_from([None, None, "none", "MIT", "other", "GPL-3.0"]),
 )
 IDENTITIES = st.builds(
     Identity,
@@ -320,7 +337,7 @@ def brute_facets(rows: list[Row], namespace: str) -> dict[str, dict[str | bool, 
     for row in rows:
         facets["namespace"][".".join(row.namespace.split(".")[:depth])] += 1
         facets["tags"].update(tag for tag in row.tags if len(tag) <= 100)
-        for name in ("kind", "language", "verified", "network", "secrets", "status"):
+        for name in ("kind", "language", *FLAGS, *CHOICES, "status"):
             facets[name][getattr(row, name)] += 1
     return {name: dict(counter) for name, counter in facets.items()}
 
@@ -594,3 +611,56 @@ def test_a_run_is_counted_on_its_day(rpc: Rpc, publish: Publish, server: Any, ne
 
     # The row of a new latest version has the usage of its skill.
     assert usage() == ("1.1.0", 1, 1)
+
+
+def test_skills_are_filtered_by_contents_review_and_licence(org: Server, new_name: str) -> None:
+    owner = Caller(org.url, Who("olga", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
+    agent.create(f"{new_name}.action")
+    owner.create(f"{new_name}.plain", kind="instruction")
+    script = {"path": "scripts/run.sh", "content": "echo 1\n"}
+    stated = manifest(f"{new_name}.script", kind="instruction")
+    skill_md = "---\nname: script\ndescription: Echo.\nlicense: mit\n---\n# Echo\n"
+    owner("create_skill", manifest=stated, skill_md=skill_md, files=[script])
+    agent("submit_version", name=f"{new_name}.action", version="1.0.0")
+    reviewer = Caller(org.url, Who("rex", "read review"))
+    reviewer("approve_version", name=f"{new_name}.action", version="1.0.0")
+
+    def names(**filters: Any) -> list[str]:
+        page = owner("list_skills", namespace=new_name, **filters)
+        return [skill["name"].removeprefix(f"{new_name}.") for skill in page["skills"]]
+
+    assert {value: names(contains=value) for value in ("action", "instructions", "scripts")} == {
+        "action": ["action"],
+        "instructions": ["plain"],
+        "scripts": ["script"],
+    }
+    assert (names(reviewed=True), names(reviewed=False)) == (["action"], ["plain", "script"])
+    assert (names(licence="MIT"), names(licence="none"), names(licence="other")) == (
+        ["script"],
+        ["action", "plain"],
+        [],
+    )
+    facets = owner("list_skills", namespace=new_name, counts=True)["facets"]
+    assert facets["licence"] == [{"value": "none", "count": 2}, {"value": "MIT", "count": 1}]
+    matches = owner("search_skills", query=new_name, namespace=new_name, licence="MIT")["skills"]
+    assert [match["name"] for match in matches] == [f"{new_name}.script"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "licence"),
+    [
+        ("mit", "MIT"),
+        ("Apache License, Version 2.0", "Apache-2.0"),
+        ("mit or apache-2.0", "MIT OR Apache-2.0"),
+        ("mit and", "other"),
+        ("MIT WITH everything", "other"),
+        ("Complete terms in LICENSE.txt", "other"),
+        (" ", "none"),
+        (None, "none"),
+        (7, "none"),
+        (" or ".join(["mit"] * 99), "other"),
+    ],
+)
+def test_the_licence_of_a_skill_is_grouped(stated: object, licence: str) -> None:
+    assert licence_of({"license": stated}) == licence

@@ -91,7 +91,7 @@ def test_filters_and_pages_show_each_skill_once(shop: tuple[Browser, str]) -> No
     ("query", "count"),
     [
         ("lang=markdown", 5),
-        ("kind=instruction", 5),
+        ("contains=instructions", 5),
         ("network=no", 22),
         ("tag=n1&tag=quokka", 6),
         ("status=deprecated", 0),

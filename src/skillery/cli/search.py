@@ -235,7 +235,7 @@ list_ = Verb(
     ),
     option("--namespace", help="Only skills in this namespace and below it."),
     option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True),
-    only=("namespace", "detail", "limit", "cursor"),
+    only=("namespace", "detail", "limit", "cursor", "contains", "reviewed", "licence"),
     pages="choice",
     help="List the latest version of each skill, one row each.",
 )

@@ -324,6 +324,9 @@ class Facets(TypedDict):
     verified: list[FacetValue]
     network: list[FacetValue]
     secrets: list[FacetValue]
+    reviewed: list[FacetValue]
+    contains: list[FacetValue]
+    licence: list[FacetValue]
     status: list[FacetValue]
 
 
@@ -2019,6 +2022,9 @@ def list_skills(
     verified: bool | None = None,
     network: bool | None = None,
     secrets: bool | None = None,
+    reviewed: bool | None = None,
+    contains: Literal["instructions", "scripts", "action"] | None = None,
+    licence: str | None = None,
     include_internal: bool | None = None,
     counts: bool | None = None,
     catalogue: bool | None = None,
@@ -2037,6 +2043,9 @@ def list_skills(
     verified: Only skills whose examples all passed (true), or only others (false)
     network: Only skills without network access (false), or only with it (true)
     secrets: Only skills without secrets (false), or only with secrets (true)
+    reviewed: Only skills whose latest version a reviewer has approved (true), or only others (false)
+    contains: Only skills with instructions alone, with instructions and scripts, or with an action
+    licence: Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'
     include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill
@@ -2331,6 +2340,9 @@ def search_skills(
     verified: bool | None = None,
     network: bool | None = None,
     secrets: bool | None = None,
+    reviewed: bool | None = None,
+    contains: Literal["instructions", "scripts", "action"] | None = None,
+    licence: str | None = None,
     include_internal: bool | None = None,
     counts: bool | None = None,
     catalogue: bool | None = None,
@@ -2350,6 +2362,9 @@ def search_skills(
     verified: Only skills whose examples all passed (true), or only others (false)
     network: Only skills without network access (false), or only with it (true)
     secrets: Only skills without secrets (false), or only with secrets (true)
+    reviewed: Only skills whose latest version a reviewer has approved (true), or only others (false)
+    contains: Only skills with instructions alone, with instructions and scripts, or with an action
+    licence: Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'
     include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill

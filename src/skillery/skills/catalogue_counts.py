@@ -21,6 +21,7 @@ from skillery.database import Statement
 from skillery.database.tables import audit_head, catalogue, catalogue_tags
 from skillery.registry.visibility import parameters, view_of
 from skillery.skills.catalogue_filters import (
+    CHOICES,
     FLAGS,
     CatalogueFilter,
     FilterStatus,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 else:
     _FacetsOfFlags = msgspec.defstruct(
         "_FacetsOfFlags",
-        [(name, list[FacetValue]) for name in FLAGS],
+        [(name, list[FacetValue]) for name in (*FLAGS, *CHOICES)],
         bases=(_FacetsOfTexts,),
         module=__name__,
         frozen=True,
@@ -178,7 +179,7 @@ _GROUPED = (
     catalogue.c.status,
     catalogue.c.kind,
     catalogue.c.language,
-    *(catalogue.c[name] for name in FLAGS),
+    *(catalogue.c[name] for name in (*FLAGS, *CHOICES)),
 )
 
 

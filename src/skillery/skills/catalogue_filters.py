@@ -13,7 +13,8 @@ from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_colum
 from skillery.backends import Identity
 from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
-from skillery.formats.media_types import SkillLanguage
+from skillery.formats.foreign_skill import licence_of
+from skillery.formats.media_types import SkillLanguage, language_of
 from skillery.method import HIDDEN, Params, about, annotated_params, or_none
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
@@ -60,6 +61,13 @@ class VersionParts(NamedTuple):
     checks: Checks
     paths: Sequence[str]
     """The paths of the files."""
+    kind: str = "action"
+    frontmatter: Mapping[str, object] = {}
+    is_reviewed: bool = False
+
+    @property
+    def language(self) -> SkillLanguage:
+        return language_of(self.manifest.runtime, self.paths)
 
 
 class Flag(NamedTuple):
@@ -72,10 +80,27 @@ class Flag(NamedTuple):
     of: Callable[[VersionParts], bool]
 
 
+class Choice(NamedTuple):
+    """A filter by a text: the value of a version."""
+
+    of: Callable[[VersionParts], str]
+
+
+def _contents(version: VersionParts) -> str:
+    if version.kind == "action":
+        return "action"
+    return "instructions" if version.language == "markdown" else "scripts"
+
+
+def _licence(version: VersionParts) -> str:
+    return licence_of(version.frontmatter)
+
+
 class SkillFilters(Params, frozen=True, kw_only=True):
     """The filters that list_skills and search_skills have in common.
 
-    A field with a Flag is also a column of the catalogue (FLAG_COLUMNS), a facet, and a filter of the page of skills.
+    A field with a Flag or a Choice is also a column of the catalogue (FLAG_COLUMNS, CHOICE_COLUMNS), a facet, and a
+    filter of the page of skills.
     """
 
     kind: Annotated[Literal["action", "instruction"] | UnsetType, HIDDEN, about("Only skills of this kind")] = UNSET
@@ -101,6 +126,24 @@ class SkillFilters(Params, frozen=True, kw_only=True):
         about("Only skills without secrets (false), or only with secrets (true)"),
         Flag(offered=False, words="no secrets", of=lambda version: bool(version.manifest.permissions.secrets)),
     ] = UNSET
+    reviewed: Annotated[
+        bool | UnsetType,
+        HIDDEN,
+        about("Only skills whose latest version a reviewer has approved (true), or only others (false)"),
+        Flag(offered=True, words="reviewed", of=lambda version: version.is_reviewed),
+    ] = UNSET
+    contains: Annotated[
+        Literal["instructions", "scripts", "action"] | UnsetType,
+        HIDDEN,
+        about("Only skills with instructions alone, with instructions and scripts, or with an action"),
+        Choice(of=_contents),
+    ] = UNSET
+    licence: Annotated[
+        str | UnsetType,
+        HIDDEN,
+        about("Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'"),
+        Choice(of=_licence),
+    ] = UNSET
     include_internal: Annotated[bool, HIDDEN, about("Also skills that their authors call internal", default=False)] = (
         False
     )
@@ -110,7 +153,7 @@ class SkillFilters(Params, frozen=True, kw_only=True):
     catalogue: Annotated[bool, HIDDEN, about("Add facts and usage to each skill", default=False)] = False
 
     def facts(self, status: FilterStatus | UnsetType) -> Facts:
-        flags = tuple((name, value) for name in FLAGS if (value := getattr(self, name)) is not UNSET)
+        flags = tuple((name, value) for name in (*FLAGS, *CHOICES) if (value := getattr(self, name)) is not UNSET)
         return Facts(or_none(self.language) or "", or_none(status) or "", flags)
 
 
@@ -122,13 +165,21 @@ FLAGS: Mapping[str, Flag] = {
 }
 
 
+CHOICES: Mapping[str, Choice] = {
+    field.name: choice
+    for field, annotation in annotated_params(SkillFilters)
+    for choice in annotation.__metadata__
+    if isinstance(choice, Choice)
+}
+
+
 class Facts(NamedTuple):
     """Filters by values of a version. An empty text means that the filter is absent."""
 
     language: SkillLanguage | Literal[""] = ""
     status: FilterStatus | Literal[""] = ""
-    flags: tuple[tuple[str, bool], ...] = ()
-    """The names and values of boolean filters, in the order of FLAGS."""
+    flags: tuple[tuple[str, bool | str], ...] = ()
+    """The names and values of further filters, in the order of FLAGS and CHOICES."""
 
     @property
     def values(self) -> dict[str, str | bool]:

@@ -4,7 +4,7 @@ yanked. The transaction that changes a version also updates its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,11 +14,20 @@ from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or
 from skillery.database import Change, Statement, in_utc, select_row
 from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
 from skillery.formats.bundle import Bundle
-from skillery.formats.media_types import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.uses import NO_USE, Sums, sums_of
 from skillery.registry.version_rows import VersionValues
-from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, VersionParts, stored_tag
+from skillery.skills.catalogue_filters import (
+    CHOICES,
+    FLAGS,
+    LISTED,
+    Checks,
+    Choice,
+    Flag,
+    Manifest,
+    VersionParts,
+    stored_tag,
+)
 from skillery.skills.catalogue_order import Standing, claim_marks, rank_later, ranked
 
 OTHERS = ("draft", "in_review", "rejected", "yanked")
@@ -45,6 +54,7 @@ class _Version(NamedTuple):
     created_at: datetime
     manifest_json: str
     checks_json: str | None
+    frontmatter_json: str
     standing_json: str | None
 
 
@@ -68,6 +78,7 @@ _VERSION = Statement(
     .where(skill_versions.c.id == bindparam("of_version"))
 )
 _PATHS = Statement(select(skill_files.c.path).where(skill_files.c.version_id == bindparam("of_version")))
+_FILTERS: Mapping[str, Flag | Choice] = {**FLAGS, **CHOICES}
 _ADD = Change(insert(catalogue), tuple(column.name for column in catalogue.c))
 _ADD_TAGS = Change(insert(catalogue_tags), ("version_id", "tag"))
 _ADD_HOSTS = Change(insert(catalogue_hosts), ("version_id", "host"))
@@ -133,8 +144,9 @@ def _add(
     """Add the row of a version, its tags and its hosts. Return whether its rank depends on other skills."""
     manifest = _manifest.decode(row.manifest_json)
     checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
-    parts = VersionParts(manifest, checks, paths)
     approval = _standing.decode(row.standing_json).approval if row.standing_json else None
+    frontmatter = msgspec.json.decode(row.frontmatter_json, type=dict[str, Any])
+    parts = VersionParts(manifest, checks, paths, row.kind, frontmatter, approval is not None)
     is_shown = row.status in LISTED
     standing = Standing(ranked(sums), None)
     if is_shown:
@@ -149,8 +161,8 @@ def _add(
         publisher=row.publisher,
         status=row.status,
         kind=row.kind,
-        language=language_of(manifest.runtime, paths),
-        **{name: flag.of(parts) for name, flag in FLAGS.items()},
+        language=parts.language,
+        **{name: flag.of(parts) for name, flag in _FILTERS.items()},
         published_at=approval.at if approval else in_utc(row.created_at),
         **sums._asdict(),
         own_rank=standing.own_rank,

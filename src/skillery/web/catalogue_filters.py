@@ -8,10 +8,11 @@ from urllib.parse import quote_plus
 
 from skillery.formats.media_types import SkillLanguage
 from skillery.skills.catalogue_counts import Facets, FacetValue
-from skillery.skills.catalogue_filters import FLAGS, CatalogueFilter, Facts, filter_of
+from skillery.skills.catalogue_filters import CHOICES, FLAGS, CatalogueFilter, Facts, filter_of
 
 ROWS = 20
-KINDS = ("action", "instruction")
+CONTENTS = {"instructions": "instructions only", "scripts": "instructions and scripts", "action": "an action"}
+LICENCES = {"other": "another licence", "none": "not stated"}
 LANGUAGES = {"python": "Python", "javascript": "Node.js", "bash": "Shell", "markdown": "Markdown"}
 STATUSES = {
     "published": "published",
@@ -35,7 +36,8 @@ class Filters(NamedTuple):
 
     q: str = ""
     ns: str = ""
-    kind: str = ""
+    contains: str = ""
+    licence: str = ""
     lang: str = ""
     status: str = ""
     flags: tuple[str, ...] = ()
@@ -63,7 +65,6 @@ class Filters(NamedTuple):
         params = {
             **search,
             "namespace": self.ns or None,
-            "kind": self.kind or None,
             "language": self.lang or None,
             "tags": list(self.tags) or None,
             "status": self.status or None,
@@ -76,15 +77,16 @@ class Filters(NamedTuple):
     def of_versions(self) -> CatalogueFilter:
         """Return the filter of versions without the status. Raise InvalidParams if a tag is invalid."""
         facts = Facts(language=cast(SkillLanguage, self.lang), flags=self._values())
-        return filter_of(self.ns, self.kind, self.tags, facts)
+        return filter_of(self.ns, "", self.tags, facts)
 
-    def _values(self) -> tuple[tuple[str, bool], ...]:
-        """Return the names of the set boolean filters, with their values."""
-        return tuple((name, FLAGS[name].offered) for name in self.flags)
+    def _values(self) -> tuple[tuple[str, bool | str], ...]:
+        """Return the names and values of the flags and choices that are set."""
+        choices = ((name, getattr(self, name)) for name in CHOICES)
+        return *((name, FLAGS[name].offered) for name in self.flags), *(choice for choice in choices if choice[1])
 
     def fields(self) -> list[tuple[str, str]]:
         """Return the fields of the address as pairs of name and value. Empty fields are left out."""
-        texts = ("q", self.q), ("ns", self.ns), ("kind", self.kind), ("lang", self.lang), ("status", self.status)
+        texts = ((name, getattr(self, name)) for name in ("q", "ns", *CHOICES, "lang", "status"))
         flags = [(name, _field(name)) for name in self.flags]
         return [field for field in (*texts, *flags, ("sort", self.sort)) if field[1]] + [
             ("tag", tag) for tag in self.tags
@@ -102,7 +104,8 @@ class Filters(NamedTuple):
         """Return a pair for each filter that is set: its words, and the address without it."""
         words = {
             "ns": f"namespace {self.ns}",
-            "kind": f"kind {self.kind}",
+            "contains": CONTENTS.get(self.contains, ""),
+            "licence": f"licence {LICENCES.get(self.licence, self.licence)}",
             "lang": LANGUAGES.get(self.lang, self.lang),
             "status": STATUSES.get(self.status, self.status),
         }
@@ -128,7 +131,8 @@ def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
     return Filters(
         q=q,
         ns=query.get("ns", "").strip().strip("."),
-        kind=_known(query, "kind", KINDS),
+        contains=_known(query, "contains", CONTENTS),
+        licence=query.get("licence", "").strip()[:40],
         lang=_known(query, "lang", LANGUAGES),
         status=_known(query, "status", statuses),
         flags=tuple(name for name in FLAGS if query.get(name) == _field(name)),
@@ -164,10 +168,13 @@ def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
     out.
     """
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
+    licences = facets.of("licence")
+    named = [str(facet.value) for facet in licences]
     groups = [
-        Facet("Kind", _choices(filters, facets.kind, "kind", {kind: kind for kind in KINDS})),
+        Facet("Contains", _choices(filters, facets.of("contains"), "contains", CONTENTS)),
         Facet("Trust", trust),
         Facet("Language", _choices(filters, facets.language, "lang", LANGUAGES)),
+        Facet("Licence", _choices(filters, licences, "licence", {name: LICENCES.get(name, name) for name in named})),
         Facet("Status", _choices(filters, facets.status, "status", STATUSES)),
     ]
     return [facet for facet in groups if facet.choices]
@@ -188,7 +195,7 @@ def _choices(filters: Filters, counts: list[FacetValue], field: str, words: Mapp
         elif len(counts) > 1:
             choices.append(Choice(words[value], count, filters.address(**{field: value}), is_set=False))
     if current and not any(choice.is_set for choice in choices):
-        choices.append(Choice(words[current], 0, filters.address(**{field: ""}), is_set=True))
+        choices.append(Choice(words.get(current, current), 0, filters.address(**{field: ""}), is_set=True))
     return choices
 
 

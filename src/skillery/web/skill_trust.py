@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
+from skillery.formats.foreign_skill import is_open_licence, spelled
 from skillery.formats.network import is_open_to_anybody, parse_network_pattern
 from skillery.identity.secret_grants import granted
 from skillery.importing.aliases import is_removed
@@ -46,28 +47,6 @@ _DOCUMENTS = {
     *("license", "licence", "copying", "notice", "authors", "readme", "changelog", "gitignore"),
 }
 """Endings of files that are no programs, and names of such files without an ending."""
-_OSI = {
-    *(
-        "0bsd",
-        "afl-3.0",
-        "agpl-3.0",
-        "agpl-3.0-only",
-        "agpl-3.0-or-later",
-        "apache-2.0",
-        "artistic-2.0",
-        "blueoak-1.0.0",
-    ),
-    *("bsd-1-clause", "bsd-2-clause", "bsd-2-clause-patent", "bsd-3-clause", "bsl-1.0", "cddl-1.0", "ecl-2.0"),
-    *("epl-1.0", "epl-2.0", "eupl-1.2", "gpl-2.0", "gpl-2.0-only", "gpl-2.0-or-later", "gpl-3.0", "gpl-3.0-only"),
-    *("gpl-3.0-or-later", "isc", "lgpl-2.1", "lgpl-2.1-only", "lgpl-2.1-or-later", "lgpl-3.0", "lgpl-3.0-only"),
-    *("lgpl-3.0-or-later", "mit", "mit-0", "mpl-2.0", "ms-pl", "mulanpsl-2.0", "ncsa", "ofl-1.1", "osl-3.0"),
-    *("postgresql", "psf-2.0", "python-2.0", "unicode-3.0", "unlicense", "upl-1.0", "zlib"),
-}
-"""SPDX ids of licences that the Open Source Initiative has approved, in lower case."""
-_SPELLINGS = {
-    **dict.fromkeys(("apache 2.0", "apache license 2.0", "apache license, version 2.0"), "Apache-2.0"),
-    **dict.fromkeys(("mit license", "the mit license"), "MIT"),
-}
 _LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
 _LEAST_RUNS = 20
 """With fewer runs, a share of failures says nothing."""
@@ -190,10 +169,8 @@ def _licence(opened: Opened) -> TrustFact:
     if not text:
         detail = f"{file} is in its files." if file else "Its SKILL.md names no licence."
         return TrustFact("licence", "none", "Not stated", detail, address)
-    text = _SPELLINGS.get(text.lower(), text)
-    ids = [word for word in re.split(r"[\s()]+", text[:300].lower()) if word and word not in ("and", "or")]
-    if all(name in _OSI for name in ids):
-        return TrustFact("licence", "ok", text, "From its SKILL.md. An open licence.", address)
+    if is_open_licence(text):
+        return TrustFact("licence", "ok", spelled(text), "From its SKILL.md. An open licence.", address)
     return TrustFact("licence", "look", text[:120], "From its SKILL.md. Not a known open licence.", address)
 
 

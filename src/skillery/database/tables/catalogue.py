@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -22,8 +23,8 @@ from skillery.database.tables.base import Key, Moment, Name, Words, metadata
 # -- The catalogue: what listings filter, sort and count by ------------------------------------------------------------
 
 
-FLAG_COLUMNS = ("verified", "network", "secrets")
-"""The boolean columns that listings filter and count by: the flags of skillery.skills.catalogue_filters."""
+FLAG_COLUMNS, CHOICE_COLUMNS = ("verified", "network", "secrets", "reviewed"), ("contains", "licence")
+"""Columns that listings filter and count by: the flags and choices of skillery.skills.catalogue_filters."""
 
 catalogue = Table(
     "catalogue",
@@ -39,7 +40,9 @@ catalogue = Table(
     Column("kind", String(16), nullable=False),
     # python, javascript, bash or markdown: skillery.formats.media_types.
     Column("language", String(16), nullable=False),
-    *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS),
+    *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS[:3]),
+    Column("reviewed", Boolean, nullable=False, server_default=false()),
+    *(Column(name, String(40), nullable=False, server_default="") for name in CHOICE_COLUMNS),
     # Time of the approval, or of the publication if there was no review.
     Column("published_at", Moment, nullable=False),
     # The use of the skill in the last 30 days, from use_days: skillery.skills.catalogue_order.
@@ -59,7 +62,7 @@ catalogue = Table(
     comment="The latest version of each skill, and each version that is a draft, in review, rejected or yanked.",
 )
 Index("ix_catalogue_skill", catalogue.c.skill_id)
-_FLAGS = tuple(catalogue.c[name] for name in FLAG_COLUMNS)
+_FLAGS = tuple(catalogue.c[name] for name in (*FLAG_COLUMNS, *CHOICE_COLUMNS))
 _FACTS = (
     catalogue.c.status,
     catalogue.c.visibility,
