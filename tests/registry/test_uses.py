@@ -19,7 +19,7 @@ from skillery.database.tables import use_days
 from skillery.registry.usage import thin_out
 from skillery.registry.uses import MOST_COUNTS, MOST_USERS, OTHER, User, Uses, client_of, count_use
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import PREFIX, Mcp
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import await_early_day, eventually
@@ -397,3 +397,40 @@ def test_publishers_of_skills_that_rank_below_each_other_do_not_deadlock(
 )
 def test_the_name_of_a_program(agent: str, client: str) -> None:
     assert client_of(agent) == client
+
+
+def test_a_look_alike_is_a_warning_before_and_after_its_publication(org: Server, new_name: str) -> None:
+    owner, other = (Caller(org.url, Who(name, "read run publish", f"{new_name}.*")) for name in ("olga", "omar"))
+    agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
+    words = f"Profile a table of {new_name}."
+    owner.create(f"{new_name}.table.profile", kind="instruction", description=words)
+
+    def warnings(caller: Caller, method: str, name: str, description: str) -> list[str]:
+        stated = manifest(name, kind="instruction", description=description)
+        answer = caller(method, manifest=stated, skill_md=f"# {name}\n", files=[])
+        return [warning for warning in answer["warnings"] if "looks like" in warning]
+
+    expected = [
+        f"looks like '{new_name}.table.profile', an older skill of another publisher: "
+        "name or description are nearly the same"
+    ]
+    checked = other(
+        "check_skill",
+        manifest=manifest(f"{new_name}.copied", kind="instruction", description=words),
+        skill_md="# Copied\n",
+        files=[],
+    )
+    assert [finding["rule"] for finding in checked["findings"]] == ["look_alike"]
+    assert checked["ok"]
+    assert warnings(agent, "create_skill", f"{new_name}.table-profi1e", "Another text.") == expected
+    assert warnings(owner, "create_skill", f"{new_name}.table.profile2", words) == []
+    assert warnings(other, "create_skill", f"{new_name}.else", "Another text.") == []
+    reviewer = Caller(org.url, Who("rex", "read review"))
+    waiting = reviewer("describe_skill", name=f"{new_name}.table-profi1e", version="1.0.0")["skill"]
+    assert [finding["rule"] for finding in waiting["findings"]] == ["look_alike"]
+    # A new version of the original is no copy of a later skill with its words.
+    other.create(f"{new_name}.later", kind="instruction", description=words)
+    owner.create(f"{new_name}.table.profile", "1.1.0", kind="instruction", description=words)
+    latest = owner("describe_skill", name=f"{new_name}.table.profile")["skill"]
+    assert latest["version"] == "1.1.0"
+    assert "findings" not in latest

@@ -43,6 +43,7 @@ from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import Visibility
+from skillery.skills.catalogue_order import look_alike_findings
 from skillery.skills.files import files_of, read_file
 from skillery.versions.checks import Checks, checks_of, with_examples
 from skillery.versions.new_versions import NewVersion, state_of
@@ -136,9 +137,16 @@ class BundleChecks:
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
     ) -> tuple[CheckFinding, ...]:
         """Return the findings of `Gate.findings`, with their waivers."""
-        manifest = bundle.manifest
+        manifest, alike = bundle.manifest, list[Finding]()
+        if trials:  # skills of one source are copies by right, and an import does not know its source yet
+            look = partial(
+                look_alike_findings, name=manifest.name, description=manifest.description, publisher=identity.name
+            )
+            alike += await self._database.read(look)
 
         async def judge(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+            findings = [*findings, *alike]
+            alike.clear()
             if not findings:
                 return ()
             work = partial(apply_waivers, name=manifest.name, version=manifest.version, findings=findings)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, l
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.audit import take_turn
+from skillery.backends import Finding
 from skillery.database import Change, Statement, before_commit, select_row
 from skillery.database.tables import catalogue, import_aliases, name_marks, search_words, skills, use_days
 from skillery.registry.usage import first_day
@@ -112,25 +113,46 @@ def claim_marks(
     connection: Connection, skill_id: int, name: str, description: str, publisher: str, sums: Sums
 ) -> Standing:
     """Store the marks of a listed skill, and return its standing. A mark belongs to the skill that has it longest."""
-    digest = hashlib.blake2b(" ".join(description.split()).encode(), digest_size=16).hexdigest()
-    by_name, by_description = f"n:{skeleton_of(name)}", f"d:{digest}"
+    by_name, by_description = _marks_of(name, description)
     _ADD_MARKS.run_many(connection, [{"mark": mark, "skill_id": skill_id} for mark in (by_name, by_description)])
-    rows = [
-        _Marked(*row)
-        for row in _ALIKE.rows(connection, of_skill=skill_id, by_name=by_name, by_description=by_description)
-    ]
-    own = {row.mark: row for row in rows if row.skill_id == skill_id}
-    sources = {row.source for row in own.values() if row.source}
+    rows = _alike(connection, skill_id, by_name, by_description)
+    own_id = next(row.id for row in rows if row.skill_id == skill_id and row.mark == by_name)
+    return Standing(ranked(sums, _age_of(own_id)), _original(rows, skill_id, publisher))
+
+
+def look_alike_findings(connection: Connection, name: str, description: str, publisher: str) -> tuple[Finding, ...]:
+    """Return a finding if a new version looks like an older public skill of another publisher."""
+    skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name)) or 0
+    original = _original(_alike(connection, skill_id, *_marks_of(name, description)), skill_id, publisher)
+    if original is None:
+        return ()
+    message = f"looks like '{original}', an older skill of another publisher: name or description are nearly the same"
+    return (Finding("look_alike", message, "warning"),)
+
+
+def _marks_of(name: str, description: str) -> tuple[str, str]:
+    digest = hashlib.blake2b(" ".join(description.split()).encode(), digest_size=16).hexdigest()
+    return f"n:{skeleton_of(name)}", f"d:{digest}"
+
+
+def _alike(connection: Connection, skill_id: int, by_name: str, by_description: str) -> list[_Marked]:
+    rows = _ALIKE.rows(connection, of_skill=skill_id, by_name=by_name, by_description=by_description)
+    return [_Marked(*row) for row in rows]
+
+
+def _original(rows: Sequence[_Marked], skill_id: int, publisher: str) -> str | None:
+    own = {row.mark: row.id for row in rows if row.skill_id == skill_id}
+    sources = {row.source for row in rows if row.skill_id == skill_id and row.source}
     older = (
-        row
+        row.name
         for row in rows
-        if row.id < own[row.mark].id
+        if row.skill_id != skill_id
+        and (row.mark not in own or row.id < own[row.mark])
         and row.visibility == "public"
         and row.publisher != publisher
         and row.source not in sources
     )
-    original = next(older, None)
-    return Standing(ranked(sums, _age_of(own[by_name].id)), original.name if original else None)
+    return next(older, None)
 
 
 _ALLOW = Change(
