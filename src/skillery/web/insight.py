@@ -23,9 +23,10 @@ from skillery.skills.insight import (
     list_searches,
 )
 from skillery.skills.reach import ListReach, Reach, SkillReach, list_reach
-from skillery.web.display import number, spark
+from skillery.web.display import number
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
+from skillery.web.views.charts import spark
 from skillery.web.views.tables import Table, as_csv
 
 TABS = {"": "Overview", "failures": "Failures", "reach": "Reach", "searches": "Searches"}
