@@ -96,6 +96,26 @@ def test_a_wrong_token_form_keeps_its_input(tokens_sqlite: Server, new_name: str
     assert 'name="scope" value="read" checked' in no_time.text
 
 
+@pytest.mark.parametrize(
+    ("path", "title", "fields"),
+    [
+        ("/admin/tokens", "People and tokens", {"action": "revoke", "id": "unknown"}),
+        ("/admin/webhooks", "Webhooks", {"action": "remove", "id": "whk_0"}),
+        ("/admin/environments", "Environments", {"name": "unknown"}),
+        ("/review/waivers", "Waivers", {"id": "unknown"}),
+    ],
+)
+def test_a_refused_change_shows_its_page_with_the_reason(
+    tokens_sqlite: Server, new_name: str, path: str, title: str, fields: dict[str, str]
+) -> None:
+    admin = browser_of(tokens_sqlite, f"{new_name}-admin", "admin", "review")
+    answer = admin.post(path, {**admin.fields("/account"), **fields})
+
+    assert 400 <= answer.status_code < 500
+    assert "This did not work. Nothing was changed." in answer.text
+    assert f"<h1>{title}</h1>" in answer.text
+
+
 def test_secrets_are_granted_and_never_shown(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     form = {**admin.fields("/account"), "secret": "SHOP_TOKEN", "grantee": f"{new_name}.*"}

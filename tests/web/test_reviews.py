@@ -150,7 +150,7 @@ def test_an_approval_is_for_the_seen_digest(shop: Shop) -> None:
 
     assert status == 400
     assert "You have seen 00000000" in text
-    assert "Nothing was done" in text
+    assert "Nothing was changed" in text
     assert shop.status() == "in_review"
 
 

@@ -362,7 +362,7 @@ async def test_keys_lead_to_the_exact_address(shown: ShownSkill, open_page: Open
     await page.get_by_role("group").filter(has_text="Yank").locator("summary").focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
-    assert await page.evaluate("document.activeElement.id") == "change-reason"
+    assert await page.evaluate("document.activeElement.id") == "reason"
 
 
 @pytest.mark.full

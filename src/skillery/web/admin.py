@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,10 +14,9 @@ from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.plugins.facts import ServerPlugin
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
-from skillery.web.failures import Unsent, too_old_page
-from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
-from skillery.web.visits import kept_fields
+from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of
 from skillery.webhooks.targets import (
+    AddedWebhook,
     AddWebhook,
     ListWebhooks,
     RemoveWebhook,
@@ -29,11 +27,9 @@ from skillery.webhooks.targets import (
     test_webhook,
 )
 
-# -- What all pages of administrators share: the layout, who may open them, and who may change something ---------------
+# -- The layout of all pages of administrators -------------------------------------------------------------------------
 
 
-RECENT = timedelta(minutes=15)
-"""The maximum age of a sign-in that may change tokens, secrets and garbage."""
 TABS = {
     "": "Now",
     "tokens": "People and tokens",
@@ -48,26 +44,9 @@ TABS = {
 
 
 def admin_page(tab: str, **values: Any) -> Page:
-    """Return a page of admins. `tab` is a key of TABS, and `values` are for the template.
-
-    In `values`, `problem` is a message at the top of the page, and `problems` has messages by the id of their field.
-    With either, the status is 400.
-    """
-    shared = {"tab": tab, "tabs": TABS, "problem": "", "problems": {}}
-    status = 400 if values.get("problem") or values.get("problems") else 200
+    """Return a page of admins. `tab` is a key of TABS, and `values` are for the template."""
     title = TABS[tab] if tab else "Admin"
-    return Page(f"admin_{tab or 'overview'}.html", title, {**shared, **values}, "admin", status)
-
-
-def asks_again(request: PageRequest, form: Form) -> Page | None:
-    """Return the sign-in page if the session is too old for a change, else None. The page keeps the text of the form.
-
-    Callers without a session cannot sign in, so their requests pass.
-    """
-    session = request.visit.session
-    if session is None or datetime.now(UTC) - session.made_at <= RECENT:
-        return None
-    return too_old_page(request, Unsent(request.address, kept_fields(form.pairs)))
+    return Page(f"admin_{tab or 'overview'}.html", title, {"tab": tab, "tabs": TABS, **values}, "admin")
 
 
 async def show_environments(request: PageRequest) -> Page:
@@ -81,10 +60,9 @@ async def change_environments(request: PageRequest) -> SeeOther:
     return SeeOther("/admin/environments", Done(f"The environment {form.get('name')} is being built."))
 
 
-async def show_webhooks(request: PageRequest, **values: Any) -> Page:
-    """Return the page of webhooks. `values` replaces values of the template."""
+async def show_webhooks(request: PageRequest, added: AddedWebhook | None = None) -> Page:
     listed = (await request.do(list_webhooks, ListWebhooks())).webhooks
-    return admin_page("webhooks", **{"webhooks": listed, "added": None, "typed": {}, "events": EVENT_TYPES, **values})
+    return admin_page("webhooks", webhooks=listed, added=added, events=EVENT_TYPES)
 
 
 async def change_webhooks(request: PageRequest) -> Page | SeeOther:
@@ -94,27 +72,17 @@ async def change_webhooks(request: PageRequest) -> Page | SeeOther:
         test = await request.do(test_webhook, TestWebhook(id=form.get("id")))
         text = "The receiver has accepted the test event." if test.ok else f"The test failed: {test.error}"
         return SeeOther("/admin/webhooks", Done(text))
-    again = asks_again(request, form)
-    if again is not None:
-        return again
+    request.require_recent_sign_in()
     if form.get("action") == "remove":
         await request.do(remove_webhook, RemoveWebhook(id=form.get("id")))
         return SeeOther("/admin/webhooks", Done("The webhook is removed."))
     params = AddWebhook(url=form.get("url").strip(), events=form.all("event"), skills=form.get("skills").split())
-    try:
-        added = await request.do(add_webhook, params)
-    except SkilleryError as error:
-        field = str(error.data.get("param", ""))
-        problems = {field if field in {"url", "skills"} else "": message_of(error)}
-        return await show_webhooks(request, problems=problems, typed=dict(form.pairs))
-    return await show_webhooks(request, added=added)
+    return await show_webhooks(request, await request.do(add_webhook, params))
 
 
-async def collect(request: PageRequest) -> Page | SeeOther:
-    form = await request.form()
-    again = asks_again(request, form)
-    if again is not None:
-        return again
+async def collect(request: PageRequest) -> SeeOther:
+    await request.form()
+    request.require_recent_sign_in()
     garbage = await request.do(collect_garbage, CollectGarbage())
     steps = sum(swept != Swept() for swept in garbage.removed.values())
     text = f"The garbage is collected: {steps} steps removed something." if steps else "There was no garbage."
@@ -165,14 +133,13 @@ MOST = 25
 
 async def show_quotas(request: PageRequest) -> Page:
     identity = request.query.get("identity", "").strip()
-    problems = {}
     uses: list[Use] = []
     try:
         uses = await (uses_of_caller(request, identity) if identity else uses_of(request))
     except SkilleryError as error:
-        problems = {"identity": message_of(error)}
+        request.problems = {"identity": message_of(error)}
     shown = [use for use in uses if use.used or (identity and use.limit)]
-    return admin_page("quotas", uses=shown, wanted=identity, problems=problems, most=MOST)
+    return admin_page("quotas", uses=shown, wanted=identity, most=MOST)
 
 
 async def uses_of(request: PageRequest) -> list[Use]:

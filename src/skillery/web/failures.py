@@ -17,7 +17,6 @@ from skillery.web.uploads import is_multipart, read_texts
 from skillery.web.visits import (
     MOST_KEPT_BYTES,
     Cookies,
-    OutdatedForm,
     Pairs,
     Visit,
     check_form_type,
@@ -86,11 +85,6 @@ def page_with_form(request: PageRequest) -> str:
     referrer = request.headers.get("referer", "")
     origin_with_slash = f"{request.server}/"
     return safe_next(referrer[len(origin_with_slash) - 1 :]) if referrer.lower().startswith(origin_with_slash) else ""
-
-
-def outdated_page(request: PageRequest, error: OutdatedForm) -> Page:
-    """Return the page for a form of another session, from which the user can send the text again."""
-    return unsent_page(request, Unsent(request.address, error.pairs), 403)
 
 
 def unsent_page(request: PageRequest, unsent: Unsent, status: int = 200) -> Page:
@@ -283,14 +277,9 @@ def sign_in_page(
     return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)
 
 
-def ended_page(request: PageRequest, unsent: Unsent) -> Page:
-    """Return the sign-in page for a form that was sent after the end of its session."""
-    return sign_in_page(request, page_with_form(request), ENDED, 401, unsent)
-
-
-def too_old_page(request: PageRequest, unsent: Unsent) -> Page:
-    """Return the sign-in page for a change that needs a recent sign-in."""
-    return sign_in_page(request, page_with_form(request), TOO_OLD, 403, unsent)
+def sign_in_again(request: PageRequest, problem: Problem, unsent: Unsent) -> Page:
+    """Return the sign-in page for a form whose session has ended, or whose change needs a recent sign-in."""
+    return sign_in_page(request, page_with_form(request), problem, 401 if problem is ENDED else 403, unsent)
 
 
 def failed_page(status: int, problem: Problem) -> Page:

@@ -4,7 +4,9 @@ answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote
 
@@ -21,11 +23,13 @@ from skillery.methods.errors import INVALID_REQUEST, plain_error
 from skillery.methods.execution import execute
 from skillery.web.display import language_of
 from skillery.web.site import Site
-from skillery.web.visits import MOST_FORM_BYTES, Cookies, Header, Pairs, Visit, cookie_of, cookies_of
+from skillery.web.visits import MOST_FORM_BYTES, Cookies, Header, Pairs, Visit, cookie_of, cookies_of, kept_fields
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
+RECENT = timedelta(minutes=15)
+"""The maximum age of a sign-in that may change tokens, secrets and garbage."""
 
 
 class Page(NamedTuple):
@@ -91,6 +95,21 @@ class Form(NamedTuple):
         return any(key == name for key, _ in self.pairs)
 
 
+class FormRefused(Exception):
+    """Raised for a form with invalid fields. The page of the form shows the messages.
+
+    `problems` are messages by the id of their field, or by "" for the whole form.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__(*problems.values())
+        self.problems = dict(problems)
+
+
+class OldSignIn(Exception):
+    """Raised if the sign-in of the user is too old for a change."""
+
+
 class PageRequest:
     """The request of a page: the caller, the query, the form, and calls of methods with the rights of the caller."""
 
@@ -110,6 +129,8 @@ class PageRequest:
         self.language = language_of(headers.get("accept-language", ""))
         self.sent: Pairs | None = None
         """The fields of the form, once `form` or `read_multipart` has read them."""
+        self.problems: Mapping[str, str] = {}
+        """Messages about the form or the query, by the id of their field, or by "" for the whole form."""
 
     @property
     def identity(self) -> Identity:
@@ -195,6 +216,20 @@ class PageRequest:
         )
         return Form(tuple(self.sent))
 
+    @property
+    def typed(self) -> Form:
+        """The fields of a form with problems, for the user to correct. Empty if there is no problem."""
+        return Form(tuple(kept_fields(self.sent or ()) if self.problems else ()))
+
+    def require_recent_sign_in(self) -> None:
+        """Raise OldSignIn if the session is too old to change tokens, secrets and garbage.
+
+        Callers without a session cannot sign in, so their requests pass.
+        """
+        session = self.visit.session
+        if session is not None and datetime.now(UTC) - session.made_at > RECENT:
+            raise OldSignIn
+
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` in a form of this page."""
         return self.site.visits.form_token(self.visit)
@@ -206,6 +241,15 @@ Handler = Callable[[PageRequest], Awaitable[Answer]]
 def message_of(error: SkilleryError) -> str:
     """Return the message and the hint of an error as one text, which a form shows at a field."""
     return f"{error.message}. {error.hint or ''}".strip()
+
+
+@contextmanager
+def at_field(field: str) -> Iterator[None]:
+    """Context manager that shows an error of the core at a field of the form."""
+    try:
+        yield
+    except SkilleryError as error:
+        raise FormRefused({field: message_of(error)}) from None
 
 
 def path_of(*segments: str) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 from skillery.backends import Scope
 from skillery.client_source.openrpc import document, words_of_type
-from skillery.errors import NotAllowed, NotAuthenticated
+from skillery.errors import Conflict, InvalidParams, NotAllowed, NotAuthenticated, NotFound, Refused, TooLarge
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
-from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.methods.errors import NOT_FOUND, codes_of, plain_error
 from skillery.web import (
     account,
     admin,
@@ -21,7 +21,7 @@ from skillery.web import (
     insight,
     insight_failures,
     login,
-    publish,
+    publish_check,
     reviews,
     run_form,
     run_log,
@@ -31,8 +31,17 @@ from skillery.web import (
     skill_changes,
     skill_files,
 )
-from skillery.web.failures import Unsent, ask_for_login, ended_page, failing, outdated_page, read_unsent
-from skillery.web.frame import Answer, Handler, Page, PageRequest, request_of
+from skillery.web.failures import (
+    ENDED,
+    TOO_OLD,
+    Unsent,
+    ask_for_login,
+    failing,
+    read_unsent,
+    sign_in_again,
+    unsent_page,
+)
+from skillery.web.frame import Answer, FormRefused, Handler, OldSignIn, Page, PageRequest, message_of, request_of
 from skillery.web.sending import has_login, send_answer, send_page
 from skillery.web.site import ICON, STATIC, Site
 from skillery.web.visits import OutdatedForm, kept_fields
@@ -83,8 +92,8 @@ ADMIN: dict[str, Handlers] = {
 def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
     start_page: Handlers = {"GET": catalogue.show, "POST": catalogue.hide_steps}
-    start: Handlers = {"GET": publish.show_start, "POST": publish.receive_upload}
-    upload: Handlers = {"GET": publish.show_upload, "POST": publish.change_upload}
+    start: Handlers = {"GET": publish_check.show_start, "POST": publish_check.receive_upload}
+    upload: Handlers = {"GET": publish_check.show_upload, "POST": publish_check.change_upload}
     waivers: Handlers = {"GET": reviews.show_waivers, "POST": reviews.change_waivers}
     review: Handlers = {"GET": reviews.show_review, "POST": reviews.decide}
     attempt: Handlers = {"GET": run_form.show_try, "POST": run_form.start_run}
@@ -194,8 +203,7 @@ def page_route(
             return
         if needs is not None:
             _require(request, needs, name)
-        handler = handlers[method]
-        answer = await (_answer_to_form(request, handler) if method == "POST" else handler(request))
+        answer = await (_answer_to_form(request, handlers) if method == "POST" else handlers[method](request))
         await send_answer(request, send, answer)
 
     methods = ("GET", "HEAD", "POST") if len(handlers) == 2 else ("GET", "HEAD") if "GET" in handlers else ("POST",)
@@ -216,22 +224,36 @@ async def _refuse_visitor(request: PageRequest, send: Any) -> None:
     if request.method == "POST" and has_login(request.site):
         unsent = await read_unsent(request)
         if "hx-request" not in request.headers:
-            await send_page(request, send, ended_page(request, unsent))
+            await send_page(request, send, sign_in_again(request, ENDED, unsent))
             return
     await ask_for_login(request, send)
 
 
-async def _answer_to_form(request: PageRequest, handler: Handler) -> Answer:
-    """Return the answer of a handler to a form.
+async def _answer_to_form(request: PageRequest, handlers: Mapping[str, Handler]) -> Answer:
+    """Return the answer of the handler to a form.
 
-    If the form does not fit the session, return a page with the text of the form.
+    If the form is refused, return its page with the messages and the text of the form. If the form does not fit the
+    session, return a page with the text of the form.
     """
     try:
-        return await handler(request)
+        return await handlers["POST"](request)
     except OutdatedForm as error:
-        return outdated_page(request, error)
+        return unsent_page(request, Unsent(request.address, error.pairs), 403)
+    except OldSignIn:
+        return sign_in_again(request, TOO_OLD, Unsent(request.address, kept_fields(request.sent or ())))
+    except FormRefused as refused:
+        request.problems, status = refused.problems, 400
+    except _SHOWN_AT_FORMS as error:
+        field, names = str(error.data.get("param", "")), {name for name, _ in request.sent or ()}
+        request.problems, status = {field if field in names else "": message_of(error)}, codes_of(error).http
     except (HttpRefusal, NotAuthenticated, NotAllowed) as error:
         is_ended = not isinstance(error, HttpRefusal) or error.status in {401, 403}
         if request.known is not None or request.sent is None or not is_ended:
             raise
-        return ended_page(request, Unsent(request.address, kept_fields(request.sent)))
+        return sign_in_again(request, ENDED, Unsent(request.address, kept_fields(request.sent)))
+    page = await handlers["GET"](request)
+    return page._replace(status=status) if isinstance(page, Page) else page
+
+
+_SHOWN_AT_FORMS = (InvalidParams, Conflict, NotFound, Refused, TooLarge)
+"""Errors that the page of a form shows. Other errors have a page of their own."""

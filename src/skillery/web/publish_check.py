@@ -1,150 +1,48 @@
-"""An upload as a skill: its problems with their lines, its checks, and its differences from the earlier version."""
+"""`/publish`: users upload a folder or an archive, see the problems, checks and differences, and publish it."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import hashlib
-import io
 import re
 import tomllib
-import zipfile
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from skillery.context.budget import body_room
-from skillery.context.threads import COMPARISONS, IMPORTS
-from skillery.errors import BlobNotFound, Busy, InvalidArchive, SkilleryError, Unavailable, VersionExists
+from skillery.context.threads import COMPARISONS
+from skillery.errors import Busy, SkilleryError, Unavailable, VersionExists
 from skillery.formats.manifest import toml_manifest
+from skillery.formats.names import parse_namespace
 from skillery.formats.texts import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import Change, FileChange, FileFacts
 from skillery.formats.wording import problems_of
-from skillery.importing.entries import Archive, ImportLimits
+from skillery.importing import Begun, ImportOptions, SkillReport, Summary
 from skillery.method import or_none
-from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
+from skillery.publishing.methods import CheckSkill, CreateSkill, SkillFile, check_skill, create_skill
 from skillery.publishing.publisher import CheckedSkill
 from skillery.skills.descriptions import SkillFileEntry
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.differences import FileDiff, ToCompare
-from skillery.web.frame import PageRequest, message_of
+from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of, path_of
 from skillery.web.review_contents import Right, rights_of
 from skillery.web.skill_opened import describe
-from skillery.web.uploads import UploadedFile, read_multipart
+from skillery.web.uploads import (
+    MOST_BYTES,
+    MOST_FILES,
+    Bundle,
+    Entry,
+    find_bundle,
+    is_multipart,
+    keep_bundle,
+    receive_bundle,
+)
 
-# -- Uploads for publishing: the files of a folder or an archive, stored for an hour as a blob of the user -------------
-
-
-MOST_BYTES = 64_000_000
-"""The maximum number of bytes of an upload, and of all unpacked files in it."""
-MOST_FILES = 10_000
-KEPT = timedelta(hours=1)
-_KIND = "application/x-skillery-upload"
-_ARCHIVES = (".zip", ".tar.gz", ".tgz", ".skill")
-_LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=MOST_BYTES, max_entries=MOST_FILES)
-_LEFT_OUT = frozenset({"__pycache__", "__MACOSX", "node_modules"})
-
-
-class Entry(msgspec.Struct):
-    """A file of an upload."""
-
-    path: str
-    content: bytes
-
-
-class Bundle(msgspec.Struct):
-    """The files of an upload. Paths are relative to the folder of the skill."""
-
-    files: list[Entry]
-    skipped: int = 0
-    """The number of hidden files and caches that were left out."""
-
-    def find(self, path: str) -> bytes | None:
-        """Return the content of a file, or None."""
-        return next((file.content for file in self.files if file.path == path), None)
-
-    @property
-    def manifests(self) -> int:
-        """The number of files named skill.toml."""
-        return sum(file.path.rpartition("/")[2] == "skill.toml" for file in self.files)
-
-    def as_zip(self) -> bytes:
-        """Return the files as a zip archive, for an import."""
-        archive_bytes = io.BytesIO()
-        with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in self.files:
-                archive.writestr(zipfile.ZipInfo(file.path), file.content)
-        return archive_bytes.getvalue()
-
-
-async def receive(request: PageRequest) -> Bundle:
-    """Return the files of a sent form: those of a folder, or those in a single archive.
-
-    Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
-    """
-    entries: list[Entry] = []
-    room = body_room.get()
-
-    async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
-        if len(entries) >= MOST_FILES:
-            raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
-        gathered = bytearray()
-        async for chunk in content:
-            room.take(len(chunk))
-            gathered += chunk
-        entries.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
-        return file.name
-
-    await read_multipart(request, keep, MOST_BYTES)
-    if len(entries) == 1 and entries[0].path.lower().endswith(_ARCHIVES):
-        importer = request.site.core.importer
-        with importer.temporary_file() as file:
-            await IMPORTS.run(file.write, entries[0].content)
-            async with importer.opened(file, _LIMITS) as archive:
-                room.take(sum(entry.size for entry in archive.entries))
-                entries = await IMPORTS.run(_unpacked, archive)
-    return await asyncio.to_thread(_bundle_of, entries)
-
-
-def _bundle_of(entries: list[Entry]) -> Bundle:
-    """Return the files without hidden ones and caches. A common top folder is removed from the paths."""
-    published = [entry for entry in entries if _is_kept(entry.path)]
-    paths = [entry.path for entry in published]
-    root = paths[0].partition("/")[0] if paths else ""
-    if root and all(path.startswith(f"{root}/") for path in paths):
-        published = [Entry(entry.path[len(root) + 1 :], entry.content) for entry in published]
-    return Bundle(published, len(entries) - len(published))
-
-
-def _is_kept(path: str) -> bool:
-    parts = path.split("/")
-    return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in parts)
-
-
-def _unpacked(archive: Archive) -> list[Entry]:
-    """Return the files in an archive. Links are left out. Raise InvalidArchive if a file cannot be read."""
-    return [Entry(entry.path, archive.read(entry)) for entry in archive.entries if not entry.target]
-
-
-async def keep(request: PageRequest, bundle: Bundle) -> str:
-    """Store an upload for an hour. Return its blob id, which only its user can use."""
-    content = await asyncio.to_thread(msgspec.msgpack.encode, bundle)
-    blob = await request.site.core.blobs.create_blob(request.identity, content, _KIND, KEPT)
-    return blob.blob_id
-
-
-async def find(request: PageRequest, upload: str) -> tuple[Bundle, str]:
-    """Return an upload of the user and its digest. Raise BlobNotFound if the user has no such upload."""
-    blob = await request.site.core.blobs.find_blob(request.identity, upload)
-    if blob.kind != _KIND or blob.owner != request.identity.name:
-        raise BlobNotFound(
-            f"there is no upload '{upload[:80]}'", hint="Uploads expire after an hour. Upload the files again."
-        )
-    content: Any = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
-    return await asyncio.to_thread(msgspec.msgpack.decode, content, type=Bundle), blob.sha256
+# -- An upload as a skill: its problems with their lines, its checks, and its differences from the earlier version -----
 
 
 MOST_TEXT = 512 * 1024
@@ -317,3 +215,100 @@ def _change(path: str, old: SkillFileEntry | None, before: str | None, content: 
             diff = compared
     sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
     return ToCompare(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md")
+
+
+# -- The pages and their forms -----------------------------------------------------------------------------------------
+
+
+MEGABYTES = MOST_BYTES // 1_000_000
+
+
+async def show_start(request: PageRequest) -> Page:
+    grants = sorted(request.identity.namespaces)
+    values = {"most_files": MOST_FILES, "most_mb": MEGABYTES, "grants": grants}
+    return Page("publish_start.html", "Publish", values, "publish")
+
+
+async def receive_upload(request: PageRequest) -> SeeOther:
+    """Store the uploaded files, and redirect to the page of the upload."""
+    if not is_multipart(request.headers):
+        await request.form()
+        raise FormRefused({"": "Choose a folder or an archive first."})
+    bundle = await receive_bundle(request)
+    if not bundle.files:
+        hint = f" {bundle.skipped} hidden files were left out." if bundle.skipped else ""
+        raise FormRefused({"": f"The upload has no files.{hint}"})
+    return SeeOther(path_of("publish", await keep_bundle(request, bundle)))
+
+
+async def show_upload(request: PageRequest) -> Page:
+    """Return the page of an upload: the check of one skill, or the form of an import."""
+    upload = request.parameter("upload")
+    bundle, digest = await find_bundle(request, upload)
+    values_of_both: dict[str, Any] = {"address": path_of("publish", upload), "digest": digest, "bundle": bundle}
+    if bundle.find("skill.toml") is None:
+        count = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
+        values = {**values_of_both, "skills": count, "manifests": bundle.manifests}
+        return Page("publish_import.html", "Import", values, "publish")
+    checked = await check(request, bundle)
+    return Page("publish_check.html", "Check and publish", {**values_of_both, "checked": checked}, "publish")
+
+
+async def change_upload(request: PageRequest) -> Page | SeeOther:
+    """Publish the upload, save it as a draft, import it, or change its version, by the action of the form."""
+    form = await request.form()
+    request.require("publish")
+    bundle, digest = await find_bundle(request, request.parameter("upload"))
+    if form.get("digest") != digest:
+        raise FormRefused({"": "This upload has other contents now. Nothing was published. Check it again."})
+    action = form.get("action")
+    if action == "version":
+        try:
+            changed = await asyncio.to_thread(with_version, bundle, form.get("version")[:100])
+        except ValueError as error:
+            raise FormRefused({"": f"The version cannot be changed: {error}."}) from None
+        return SeeOther(path_of("publish", await keep_bundle(request, changed)))
+    if action == "import":
+        return await _import(request, bundle, form.get("namespace").strip())
+    if action not in {"publish", "draft"}:
+        raise FormRefused({"": "The form has no known action. Use a button of this page."})
+    params: CreateSkill = await asyncio.to_thread(params_of, bundle)
+    if action == "draft":
+        params = replace(params, submit=False)
+    created = await request.do(create_skill, params)
+    words = {"published": "is published", "in_review": "waits for a review", "draft": "is a draft"}
+    text = f"{created.name} {created.version} {words.get(created.status, created.status)}."
+    return SeeOther(path_of("s", f"{created.name}@{created.version}"), Done(text))
+
+
+async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
+    """Import all skills of an upload into a namespace. Return the page with the report of each skill."""
+    importer = request.site.core.importer
+    begin_report: Begun | None = None
+    summary: Summary | None = None
+    reports: list[SkillReport] = []
+    with at_field("namespace"):
+        parse_namespace(namespace)
+    options = ImportOptions(namespace=namespace, name="upload.zip", is_default_source=True, nested="auto")
+    with importer.receive() as file:
+        file.write(await asyncio.to_thread(bundle.as_zip))
+        file.flush()
+        async for report in importer.import_archive(request.identity, file, options):
+            if isinstance(report, Begun):
+                begin_report = report
+            elif isinstance(report, Summary):
+                summary = report
+            else:
+                reports.append(report)
+    rows = [(report, _error(report.error)) for report in reports]
+    order = {"refused": 0, "published": 1, "draft": 1}
+    rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
+    values = {"rows": rows, "summary": summary, "begun": begin_report}
+    return Page("publish_report.html", "Report of the import", values, "publish")
+
+
+def _error(error: Any) -> str:
+    """Return the message of an error of an import, or "" if there is none."""
+    if isinstance(error, SkilleryError):
+        return message_of(error)
+    return "" if error is None else "An error happened on the server."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -25,7 +24,7 @@ from skillery.versions.waivers import (
     revoke_waiver,
     waive_finding,
 )
-from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
+from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, at_field, path_of
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.review_contents import (
     Compared,
@@ -63,10 +62,6 @@ class Read(NamedTuple):
     dangers: Dangers
 
 
-async def show_review(request: PageRequest) -> Page:
-    return await page_of_review(request, await open_review(request))
-
-
 async def open_review(request: PageRequest) -> Opened:
     """Return the version in the address. Raise NotAllowed if the user neither reviews the skill nor has published the
     version.
@@ -95,10 +90,8 @@ async def read(request: PageRequest, opened: Opened) -> Read:
     return Read(opened, opened._replace(skill=earlier) if earlier else None, compared, dangers)
 
 
-async def page_of_review(
-    request: PageRequest, opened: Opened, problems: Mapping[str, str] | None = None, form: Form | None = None
-) -> Page:
-    """Return the page of a decision. `problems` are messages about the sent form `form`, by the id of the field."""
+async def show_review(request: PageRequest) -> Page:
+    opened = await open_review(request)
     contents = await read(request, opened)
     policy = await explain(request, opened)
     skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
@@ -126,15 +119,12 @@ async def page_of_review(
         why_not=why_not(request, opened, policy),
         why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
-        problems=problems or {},
-        typed=dict(form.pairs) if form else {},
-        ticked=form.all("tick") if form else [],
         short=opened.digest.partition(":")[2][:8],
         is_review=True,
         has_scanner=request.site.core.rechecks.has_scanner,
         versions=[],
     )
-    return page._replace(section="review", status=400 if problems else 200)
+    return page._replace(section="review")
 
 
 def _sorted(findings: list[CheckFinding]) -> list[CheckFinding]:
@@ -173,7 +163,7 @@ async def _line(request: PageRequest, opened: Opened, finding: CheckFinding, num
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-async def decide(request: PageRequest) -> Page | SeeOther:
+async def decide(request: PageRequest) -> SeeOther:
     """Approve or reject the version, or waive a finding, by the action of the form. The form has the digest that the
     reviewer has read. If the version has another digest now, nothing is decided.
     """
@@ -188,71 +178,63 @@ async def decide(request: PageRequest) -> Page | SeeOther:
         digests = f"You have seen {_short(digest_in_form)}, it is {_short(digest)}."
         text = f"Version {opened.version} has other contents now. {digests}"
         # The ticks were given for other contents.
-        form_with_note = Form((("note", form.get("note")),))
-        return await page_of_review(
-            request, opened, {"permissions": f"{text} Review the new contents."}, form_with_note
-        )
+        request.sent = [("note", form.get("note"))]
+        raise FormRefused({"permissions": f"{text} Review the new contents."})
     policy = await explain(request, opened)
     if policy is None or not policy.waiting:
         return SeeOther(opened.exact, Done(state_of(opened.skill)))
     no_approval = action == "approve" and why_no_approval(request, opened, policy)
     if refusal := why_not(request, opened, policy) or no_approval:
         raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=refusal)
+    note = form.get("note").strip()
     if action == "reject":
-        return await _reject(request, opened, form)
+        return await _reject(request, opened, note)
     if action != "approve":
-        return await page_of_review(
-            request, opened, {"": "The form has no known action. Use a button of this page."}, form
-        )
+        raise FormRefused({"": "The form has no known action. Use a button of this page."})
     news = (await read(request, opened)).dangers.news
     missing = [right for right in news if right.tick not in form.all("tick")]
     if missing:
         names = ", ".join(right.value for right in missing)
-        return await page_of_review(request, opened, {"ticks": f"Confirm each new permission: {names}."}, form)
+        raise FormRefused({"ticks": f"Confirm each new permission: {names}."})
     if policy.former_signer and "signer" not in form.all("tick"):
-        return await page_of_review(request, opened, {"ticks": "Confirm that the signer has changed."}, form)
-    params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=form.get("note").strip())
+        raise FormRefused({"ticks": "Confirm that the signer has changed."})
+    params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=note)
     try:
         approved = await request.do(approve_version, params)
     except SkilleryError as error:
-        return await _failed(request, opened, form, error)
+        return await _failed(request, error)
     waits = "" if approved.missing is UNSET else ", ".join(approved.missing)
     result = f"; still missing: {waits}" if waits else " and published"
     return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved{result}.", page=opened.exact))
 
 
-async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
-    """Reject the version with the reason in the form, and redirect to the queue."""
-    reason = form.get("note").strip()
+async def _reject(request: PageRequest, opened: Opened, reason: str) -> SeeOther:
+    """Reject the version, and redirect to the queue."""
     if not reason:
-        return await page_of_review(
-            request, opened, {"note": "Say why you reject this version. Its author reads it."}, form
-        )
+        raise FormRefused({"note": "Say why you reject this version. Its author reads it."})
     try:
         await request.do(reject_version, RejectVersion(name=opened.name, version=opened.version, reason=reason))
     except SkilleryError as error:
-        return await _failed(request, opened, form, error)
+        return await _failed(request, error)
     return SeeOther("/review", Done(f"{opened.name} {opened.version} is rejected."))
 
 
-async def _failed(request: PageRequest, opened: Opened, form: Form, error: SkilleryError) -> Page | SeeOther:
-    """Return the answer to a decision that raised `error`: a redirect, if another reviewer has decided first."""
+async def _failed(request: PageRequest, error: SkilleryError) -> SeeOther:
+    """Return a redirect if another reviewer has decided first, else raise the error of the decision."""
     again = await open_version(request, "full")
-    if again.skill.status != "in_review":
-        return SeeOther(again.exact, Done(state_of(again.skill)))
-    if isinstance(error, NotFound):
+    if again.skill.status == "in_review":
         raise error
-    return await page_of_review(request, opened, {"": message_of(error)}, form)
+    return SeeOther(again.exact, Done(state_of(again.skill)))
 
 
-async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
-    """Create a waiver and redirect to the findings, or return the page with the problem of an invalid field."""
+async def _waive(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
+    """Create a waiver, and redirect to the findings."""
     reason, until = form.get("reason").strip(), form.get("until").strip()
     field = f"waive-{form.get('number')[:4]}"
     if not reason:
-        return await page_of_review(request, opened, {field: "Say why this finding is acceptable."}, form)
+        raise FormRefused({field: "Say why this finding is acceptable."})
     if until and not _DAY.fullmatch(until):
-        return await page_of_review(request, opened, {field: f"{until[:40]!r} is not a day such as 2027-01-31."}, form)
+        raise FormRefused({field: f"{until[:40]!r} is not a day such as 2027-01-31."})
     params = WaiveFinding(
         name=opened.name,
         rule=form.get("rule"),
@@ -261,10 +243,8 @@ async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | See
         file=form.get("file"),
         version=opened.version if form.get("only") == "version" else "",
     )
-    try:
+    with at_field(field):
         await request.do(waive_finding, params)
-    except SkilleryError as error:
-        return await page_of_review(request, opened, {field: message_of(error)}, form)
     address = path_of("review", f"{opened.name}@{opened.version}")
     return SeeOther(f"{address}#findings", Done(f"The finding {form.get('rule')} is waived."))
 

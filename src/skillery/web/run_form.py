@@ -219,7 +219,7 @@ async def _page(
         fields=fields,
         more=more,
         typed=typed,
-        problems=problems or {},
+        problems=problems or request.problems,
         examples=[
             (number, str(example.get("name") or f"Example {number}"))
             for number, example in enumerate(manifest.get("examples") or (), 1)

@@ -97,7 +97,8 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
         text = gzip.compress(text, 4, mtime=0)
         headers.append(("content-encoding", "gzip"))
-    await send_bytes(send, page.status, text, HTML, headers)
+    status = 400 if request.problems and page.status == 200 else page.status
+    await send_bytes(send, status, text, HTML, headers)
 
 
 def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | None) -> dict[str, Any]:
@@ -121,6 +122,8 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "server": request.server,
         "skillery_version": VERSION,
         "path_of": path_of,
+        "problems": request.problems,
+        "typed": request.typed,
     }
 
 

@@ -69,11 +69,6 @@ PROVENANCE = {
 
 
 async def show_about(request: PageRequest) -> Page:
-    return await about_page(request)
-
-
-async def about_page(request: PageRequest, values: dict[str, Any] | None = None, status: int = 200) -> Page:
-    """Return the page. `values` replaces values of the template, if a change was refused."""
     opened = await open_version(request, "full")
     skill = opened.skill
     skill_md = or_none(skill.skill_md) or ""
@@ -91,7 +86,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
-    defaults = {
+    values: dict[str, Any] = {
         "failing_ways": [group_of(request, failure) for failure in page_of_failures.failures]
         if page_of_failures
         else [],
@@ -122,11 +117,9 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "visibilities": VISIBILITIES,
         "severities": SEVERITIES,
         "provenance_words": PROVENANCE,
-        "problem": None,
-        "typed": {},
     }
-    page = page_of(request, opened, "about", "skill_about.html", **{**defaults, **(values or {})})
-    return page._replace(status=status, headers=agent.kept_choice(request))
+    page = page_of(request, opened, "about", "skill_about.html", **values)
+    return page._replace(headers=agent.kept_choice(request))
 
 
 # -- The results of examples -------------------------------------------------------------------------------------------

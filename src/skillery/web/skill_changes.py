@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from skillery.errors import Conflict, InvalidParams
 from skillery.formats.version_spec import label_problem
 from skillery.labels import labels
 from skillery.method import or_none
@@ -17,43 +16,22 @@ from skillery.registry.version_rows import Objection
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle, revocations
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
-from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
-from skillery.web.skill_about import SEVERITIES, VISIBILITIES, about_page
+from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, Undo, path_of
+from skillery.web.skill_about import SEVERITIES, VISIBILITIES
 from skillery.web.skill_opened import Opened, open_version, page_of, reader_of
 
 _MOST_REASON = 2000
 Action = Callable[[PageRequest, Opened, Form], Awaitable[SeeOther]]
 
 
-class _Refused(Exception):
-    """Raised if a field of the form is invalid. The page shows the message at the field."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-async def change(request: PageRequest) -> Page | SeeOther:
-    """Make the change that the action of the form names. If it is refused, return the page with the message."""
+async def change(request: PageRequest) -> SeeOther:
+    """Make the change that the action of the form names."""
     form = await request.form()
     opened = await open_version(request)
-    action = form.get("action")
-    change_version = _ACTIONS.get(action)
+    change_version = _ACTIONS.get(form.get("action"))
     if change_version is None:
-        return await _again(request, form, "", "The form has no known action. Use a button of this page.", 400)
-    try:
-        return await change_version(request, opened, form)
-    except _Refused as refused:
-        return await _again(request, form, refused.field, str(refused), 400)
-    except (InvalidParams, Conflict) as error:
-        return await _again(request, form, "", message_of(error), 409 if isinstance(error, Conflict) else 400)
-
-
-async def _again(request: PageRequest, form: Form, field: str, message: str, status: int) -> Page:
-    """Return the page of the skill with a message at a field, or at the top if `field` is ""."""
-    typed = dict(form.pairs)
-    problem = {"field": field, "message": message, "action": form.get("action")}
-    return await about_page(request, {"problem": problem, "typed": typed}, status)
+        raise FormRefused({"": "The form has no known action. Use a button of this page."})
+    return await change_version(request, opened, form)
 
 
 async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
@@ -68,7 +46,7 @@ async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     reason = _text(form, "reason", "Say why you yank this version.")
     severity = next((key for key in SEVERITIES if key == (form.get("severity") or "broken")), None)
     if severity is None:
-        raise _Refused("", "The form has an unknown severity. Use the fields of this page.")
+        raise FormRefused({"severity": "The form has an unknown severity. Use the fields of this page."})
     params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason, severity=severity)
     await request.do(revocations.yank_version, params)
     # Only another reviewer withdraws an advisory that is more severe.
@@ -112,7 +90,7 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
     label = form.get("label").strip()
     problem = label_problem(label)
     if problem:
-        raise _Refused("label", f"This is not a label: {problem}.")
+        raise FormRefused({"label": f"This is not a label: {problem}."})
     moved = await request.do(labels.set_label, labels.SetLabel(name=opened.name, label=label, version=opened.version))
     before = moved.previous
     undo = {"action": "rollback_label" if before else "remove_label", "label": label}
@@ -139,7 +117,7 @@ async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> See
 async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     visibility: Any = form.get("visibility")
     if visibility not in VISIBILITIES:
-        raise _Refused("visibility", "Choose who sees the skill.")
+        raise FormRefused({"visibility": "Choose who sees the skill."})
     before = opened.skill.visibility
     if before == visibility:
         return SeeOther(opened.exact, Done(f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}."))
@@ -149,12 +127,12 @@ async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> S
 
 
 def _text(form: Form, field: str, message: str) -> str:
-    """Return a required text of the form. Raise _Refused with `message` if it is empty, or if it is too long."""
+    """Return a required text of the form. Raise FormRefused with `message` if it is empty, or if it is too long."""
     text = form.get(field).strip()
     if not text:
-        raise _Refused(field, message)
+        raise FormRefused({field: message})
     if len(text) > _MOST_REASON:
-        raise _Refused(field, f"This text has {len(text)} characters. The limit is {_MOST_REASON}.")
+        raise FormRefused({field: f"This text has {len(text)} characters. The limit is {_MOST_REASON}."})
     return text
 
 
