@@ -275,7 +275,8 @@ def create_app(core: Core, edge: HttpParts, *, for_browsers: bool = True) -> Lit
     fail = None
     if for_browsers:
         from skillery.web.failures import send_failure
-        from skillery.web.pages_table import login_routes, make_pages
+        from skillery.web.login import login_routes
+        from skillery.web.pages_table import make_pages
         from skillery.web.site import open_site
 
         site = open_site(core, edge)

@@ -89,7 +89,7 @@ _YEAR = 365 * 24 * 3600
 async def show_account(request: PageRequest) -> Page:
     """Show the identity of the user, its rights and quotas, the settings of the browser, and the sessions."""
     identity, session = request.identity, request.visit.session
-    sessions = await request.site.visits.sessions.of_identity(identity.name) if session is not None else []
+    sessions = await request.site.sessions.of_identity(identity.name) if session is not None else []
     values = {
         "identity": identity,
         "scopes": [(name, words, request.may(name)) for name, words in SCOPES.items()],
@@ -117,7 +117,7 @@ async def change_account(request: PageRequest) -> SeeOther:
     form = await request.form()
     session = request.visit.session
     if form.get("action") == "end_others" and session is not None:
-        ended = await request.site.visits.sessions.end_others(session)
+        ended = await request.site.sessions.end_others(session)
         text = "One other browser is" if ended == 1 else f"{ended} other browsers are"
         return SeeOther("/account", Done(f"{text} signed out."))
     cookies = []

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from skillery.context.request import current_id
-from skillery.errors import NotAllowed, SkilleryError
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.http.gate import FORBIDDEN
 from skillery.http.requests import HttpRefusal, read_body, send_bytes, send_refusal
-from skillery.web.frame import Page, PageRequest, request_of, typed_lines
+from skillery.web.frame import Form, Page, PageRequest, request_of, typed_lines
 from skillery.web.sending import HTML, page_headers, send_page
 from skillery.web.site import Site
 from skillery.web.uploads import is_multipart, read_texts
@@ -72,12 +72,10 @@ async def read_unsent(request: PageRequest) -> Unsent:
     return Unsent(request.address, kept_fields(pairs))
 
 
-def unsent_of(fields: dict[str, str]) -> Unsent | None:
+def unsent_of(form: Form) -> Unsent | None:
     """Return the text of another form that a login form carries, or None. Raise the errors of `pairs_of`."""
-    address = safe_next(fields.get(ADDRESS, ""))
-    if not address or not fields.get(KEPT):
-        return None
-    return Unsent(address, pairs_of(fields[KEPT].encode(), MOST_KEPT_FIELDS))
+    address = safe_next(form.get(ADDRESS))
+    return Unsent(address, pairs_of(form.get(KEPT).encode(), MOST_KEPT_FIELDS)) if address and form.get(KEPT) else None
 
 
 def page_with_form(request: PageRequest) -> str:
@@ -230,29 +228,16 @@ async def ask_for_login(request: PageRequest, send: Any) -> None:
 # -- The page of the sign-in, for login and for pages whose session has ended ------------------------------------------
 
 
-class Link(NamedTuple):
-    """A link to the login of an authenticator at another address."""
-
-    name: str
-    """The name of the authenticator."""
-    title: str
-
-
-class Problem(NamedTuple):
-    """The reason for the user why a sign-in has failed, or why a sign-in is needed."""
-
-    message: str
-    hint: str = ""
-
-
-ENDED = Problem("Your session has ended. Nothing was sent", "Sign in to continue.")
-TOO_OLD = Problem("This change needs a sign-in of the last 15 minutes. Nothing was changed", "Sign in again.")
+ENDED = NotAuthenticated("your session has ended. Nothing was sent", hint="Sign in to continue.")
+TOO_OLD = NotAllowed("this change needs a sign-in of the last 15 minutes. Nothing was changed", hint="Sign in again.")
+Reason = SkilleryError | HttpRefusal
+"""Why a sign-in has failed, or why a sign-in is needed."""
 
 
 def sign_in_page(
     request: PageRequest,
     next_address: str = "",
-    problem: Problem | None = None,
+    problem: Reason | None = None,
     status: int = 200,
     unsent: Unsent | None = None,
 ) -> Page:
@@ -261,12 +246,11 @@ def sign_in_page(
     `unsent` is the text of a form, which the page carries until the user has signed in.
     """
     session = request.visit.session if problem is None else None
-    sessions = request.site.visits.sessions
+    sessions = request.site.sessions
     values = {
-        "name": session.identity.name if session is not None else None,
-        "kind": session.identity.kind if session is not None else "",
+        "session": session,
         "takes_token": sessions.accept_tokens,
-        "links": [Link(name, login.login_title() or name) for name, login in sessions.logins.items()],
+        "links": [(name, login.login_title() or name) for name, login in sessions.logins.items()],
         "next_address": next_address,
         "problem": problem,
         "is_failed": False,
@@ -277,12 +261,12 @@ def sign_in_page(
     return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)
 
 
-def sign_in_again(request: PageRequest, problem: Problem, unsent: Unsent) -> Page:
+def sign_in_again(request: PageRequest, problem: Reason, unsent: Unsent) -> Page:
     """Return the sign-in page for a form whose session has ended, or whose change needs a recent sign-in."""
     return sign_in_page(request, page_with_form(request), problem, 401 if problem is ENDED else 403, unsent)
 
 
-def failed_page(status: int, problem: Problem) -> Page:
+def failed_page(status: int, problem: Reason) -> Page:
     """Return the page of a login at an identity provider that cannot continue."""
     values = {"problem": problem, "is_failed": True, "unsent": None, "request_id": current_id()}
     return Page("sign_in.html", "Sign in", values, status=status)

@@ -16,14 +16,28 @@ from skillery.backends import Credentials, Identity, Scope
 from skillery.context.request import current
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, Unavailable
 from skillery.http.gate import ANONYMOUS
-from skillery.http.requests import HttpRefusal, address_of
+from skillery.http.requests import HttpRefusal, address_of, read_body
 from skillery.identity import access
 from skillery.method import Json, Params
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 from skillery.methods.execution import execute
 from skillery.web.display import language_of
 from skillery.web.site import Site
-from skillery.web.visits import MOST_FORM_BYTES, Cookies, Header, Pairs, Visit, cookie_of, cookies_of, kept_fields
+from skillery.web.visits import (
+    FORM_TOKEN,
+    MOST_FORM_BYTES,
+    Cookies,
+    Header,
+    OutdatedForm,
+    Pairs,
+    Visit,
+    check_form_type,
+    check_same_origin,
+    cookie_of,
+    cookies_of,
+    kept_fields,
+    pairs_of,
+)
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -210,11 +224,22 @@ class PageRequest:
         return self.site.core.registry.read_page(work)
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
-        """Return the fields of a form that a page of this server has sent. Raise the errors of `Visits.read_pairs`."""
-        self.sent = await self.site.visits.read_pairs(
-            self.scope, self.receive, self.headers, self.visit, most_bytes, most_fields
-        )
+        """Return the fields of a form, without its token.
+
+        Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise
+        OutdatedForm if the form belongs to another session.
+        """
+        check_same_origin(self.scope, self.headers)
+        check_form_type(self.headers)
+        pairs = pairs_of(await read_body(self.receive, self.headers, most_bytes), most_fields)
+        if not self.is_own_form([value for name, value in pairs if name == FORM_TOKEN]):
+            raise OutdatedForm(kept_fields(pairs))
+        self.sent = [(name, value) for name, value in pairs if name != FORM_TOKEN]
         return Form(tuple(self.sent))
+
+    def is_own_form(self, tokens: list[str]) -> bool:
+        """Return whether a form belongs to the session. `tokens` are the values of its field `form_token`."""
+        return len(tokens) == 1 and self.site.signer.is_form_token(self.visit.secret or "", tokens[0])
 
     @property
     def typed(self) -> Form:
@@ -232,7 +257,7 @@ class PageRequest:
 
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` in a form of this page."""
-        return self.site.visits.form_token(self.visit)
+        return self.site.signer.form_token(self.visit.secret or "")
 
 
 Handler = Callable[[PageRequest], Awaitable[Answer]]
@@ -290,7 +315,7 @@ async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, st
     except HttpRefusal:
         cookies = None  # an unencrypted connection: browsers can read what visitors may read, and not sign in
     secret = cookie_of(headers, cookies.session) if cookies is not None else None
-    session = await site.visits.sessions.find(secret) if secret is not None else None
+    session = await site.sessions.find(secret) if secret is not None else None
     visit = Visit(cookies or Cookies(False), secret, session)
     identity = session.identity if session is not None else await _without_session(site, scope, headers)
     request = current.get()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +14,13 @@ from skillery.backends import LoginReturn, LogsInBrowsers
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.formats.tokens import id_of
 from skillery.http.gate import LOGIN
-from skillery.http.operations import JSON, Body, Operation, Response, in_query
+from skillery.http.operations import JSON, Body, Operation, Response, Route, in_query
 from skillery.http.requests import HttpRefusal, address_of, only
 from skillery.identity.web_session_rows import SignedIn
 from skillery.methods.errors import NOT_FOUND, plain_error
-from skillery.web.failures import Problem, Unsent, failed_page, sign_in_page, unsent_of, unsent_page
-from skillery.web.frame import PageRequest, SeeOther
-from skillery.web.sending import send_answer, send_page
+from skillery.web.failures import failed_page, failing, sign_in_page, unsent_of, unsent_page
+from skillery.web.frame import Answer, Form, Handler, Page, PageRequest, SeeOther, request_of
+from skillery.web.sending import has_login, send_answer
 from skillery.web.site import Site
 from skillery.web.visits import (
     FORM,
@@ -30,7 +30,7 @@ from skillery.web.visits import (
     OutdatedForm,
     Visit,
     cookie_of,
-    fields_of,
+    cookies_of,
     safe_next,
 )
 
@@ -88,116 +88,79 @@ LOGOUT_OPERATIONS = (
 )
 
 
-class LoginPages:
-    """Endpoints of the login with a token, and of the sign-out."""
+async def show_login(request: PageRequest) -> Page:
+    return sign_in_page(request, safe_next(request.query.get("next", "")))
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._visits = site.visits
 
-    async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Show the login page, or sign in with the token of a sent form."""
-        only(scope, "GET", "HEAD", "POST")
-        request = await login_request(self._site, scope, receive, headers)
-        if scope["method"] == "POST":
-            await self._sign_in(request, send)
-        else:
-            next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
-            await send_page(request, send, sign_in_page(request, next_address))
+async def sign_out(request: PageRequest) -> Answer:
+    """End the session of the browser, and redirect to the login page."""
+    visit = request.visit
+    try:
+        await request.form()
+    except NotAllowed as error:
+        request.site.gate.note_refusal(request.known, "logout", "", error)
+        return failed_page(403, error)
+    if visit.secret is not None:
+        await request.site.sessions.sign_out(visit.secret)
+    headers = (("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session))
+    return SeeOther(SIGNED_OUT, headers=headers)
 
-    async def sign_out(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """End the session of the browser, and redirect to the login page."""
-        only(scope, "POST")
-        request = await login_request(self._site, scope, receive, headers)
-        visit = request.visit
-        try:
-            await self._visits.read_form(scope, receive, headers, visit)
-        except NotAllowed as error:
-            self._visits.note_refusal(visit, "logout", error)
-            await send_page(request, send, failed_page(403, Problem(error.message, error.hint or "")))
-            return
-        if visit.secret is not None:
-            await self._visits.sessions.sign_out(visit.secret)
-        headers_of_end = (("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session))
-        await send_answer(request, send, SeeOther(SIGNED_OUT, headers=headers_of_end))
 
-    async def _sign_in(self, request: PageRequest, send: Any) -> None:
-        """Sign in with the token of the form. Send a redirect, or the login page with the problem."""
-        visit, next_address, unsent = request.visit, "", None
-        try:
-            fields = await self._fields(request)
-            next_address, unsent = safe_next(fields.get("next", "")), unsent_of(fields)
-            signed_in = await self._signed_in(request, fields.get("token", "").strip())
-        except NotAllowed as error:
-            if isinstance(error, OutdatedForm):
-                unsent = unsent_of(dict(error.pairs or []))
-            self._visits.note_refusal(visit, LOGIN, error)
-            problem = Problem(error.message, error.hint or "")
-            await send_page(request, send, sign_in_page(request, next_address, problem, 403, unsent))
-        except HttpRefusal as refusal:
-            if refusal.status not in {401, 429}:
-                raise
-            problem = Problem(refusal.message, refusal.hint)
-            page = sign_in_page(request, next_address, problem, refusal.status, unsent)
-            await send_page(request, send, page._replace(headers=tuple(refusal.headers)))
-        else:
-            await self._send_signed_in(request, send, signed_in, next_address or HOME, unsent)
+async def sign_in(request: PageRequest) -> Answer:
+    """Sign in with the token of the form, or show the login page again with the reason.
 
-    async def _fields(self, request: PageRequest) -> dict[str, str]:
-        """Return the fields of the login form, which may carry the text of another form."""
+    The form may carry the text of another form. The answer is then a page with this text, in the new session.
+    """
+    next_address, unsent = "", None
+    try:
         # Each byte of a kept text may be three bytes of the form.
-        most_bytes = MOST_FORM_BYTES + 3 * MOST_KEPT_BYTES
-        return await self._visits.read_form(request.scope, request.receive, request.headers, request.visit, most_bytes)
-
-    async def _send_signed_in(
-        self, request: PageRequest, send: Any, signed_in: SignedIn, address: str, unsent: Unsent | None
-    ) -> None:
-        """Set the cookie, and redirect to `address`. If a form is unsent, send the page with its text instead."""
-        cookies = tuple(cookie_of_login(request.visit, signed_in))
-        if unsent is None:
-            await send_answer(request, send, SeeOther(address, headers=cookies))
-            return
-        visit = Visit(request.visit.cookies, signed_in.secret, signed_in.session)
-        next_request = PageRequest(
-            self._site, request.scope, request.receive, request.headers, visit, signed_in.session.identity
-        )
-        await send_page(next_request, send, unsent_page(next_request, unsent)._replace(headers=cookies))
-
-    async def _signed_in(self, request: PageRequest, token: str) -> SignedIn:
-        """Check the token like the token of a call, and start a session. Failures count in the same limit.
-
-        Raise HttpRefusal 401 or 429 if the token is invalid. Raise NotAllowed if the credential is not a token of the
-        registry, or if it belongs to a CI job.
-        """
-        gate, scope, headers = self._visits.gate, request.scope, request.headers
-        await gate.authenticate(scope, {**headers, "authorization": f"Bearer {token}"})
-        if id_of(token) is None or not self._visits.sessions.accept_tokens:
-            raise NotAllowed("this is not a token of the registry", hint="Send a token that begins with sky_.")
-        try:
-            return await self._visits.sessions.sign_in_with_token(token, request.visit.secret)
-        except NotAuthenticated as error:
-            raise gate.failed_login(error, scope, headers) from None
+        form = await request.form(MOST_FORM_BYTES + 3 * MOST_KEPT_BYTES)
+        next_address, unsent = safe_next(form.get("next")), unsent_of(form)
+        signed_in = await _signed_in(request, form.get("token").strip())
+    except NotAllowed as error:
+        if isinstance(error, OutdatedForm):
+            unsent = unsent_of(Form(tuple(error.pairs or ())))
+        request.site.gate.note_refusal(request.known, LOGIN, "", error)
+        return sign_in_page(request, next_address, error, 403, unsent)
+    except HttpRefusal as refusal:
+        if refusal.status not in {401, 429}:
+            raise
+        page = sign_in_page(request, next_address, refusal, refusal.status, unsent)
+        return page._replace(headers=tuple(refusal.headers))
+    cookies = (cookie_of_login(request.visit, signed_in),)
+    if unsent is None:
+        return SeeOther(next_address or HOME, headers=cookies)
+    request.visit = Visit(request.visit.cookies, signed_in.secret, signed_in.session)
+    request.known = signed_in.session.identity
+    return unsent_page(request, unsent)._replace(headers=cookies)
 
 
-async def login_request(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
-    """Return the request of a login endpoint. Raise the errors of `Visits.visit`."""
-    visit = await site.visits.visit(scope, headers)
-    identity = visit.session.identity if visit.session is not None else None
-    return PageRequest(site, scope, receive, headers, visit, identity)
+async def _signed_in(request: PageRequest, token: str) -> SignedIn:
+    """Check the token like the token of a call, and start a session. Failures count in the same limit.
+
+    Raise HttpRefusal 401 or 429 if the token is invalid. Raise NotAllowed if the credential is not a token of the
+    registry, or if it belongs to a CI job.
+    """
+    gate, sessions, scope, headers = request.site.gate, request.site.sessions, request.scope, request.headers
+    await gate.authenticate(scope, {**headers, "authorization": f"Bearer {token}"})
+    if id_of(token) is None or not sessions.accept_tokens:
+        raise NotAllowed("this is not a token of the registry", hint="Send a token that begins with sky_.")
+    try:
+        return await sessions.sign_in_with_token(token, request.visit.secret)
+    except NotAuthenticated as error:
+        raise gate.failed_login(error, scope, headers) from None
 
 
-def cookie_of_login(visit: Visit, signed_in: SignedIn) -> Iterable[Header]:
-    """Return the header that sets the cookie of a new session, as a list."""
+def cookie_of_login(visit: Visit, signed_in: SignedIn) -> Header:
+    """Return the header that sets the cookie of a new session."""
     seconds = max(1, round((signed_in.session.ends_at - datetime.now(UTC)).total_seconds()))
-    return [visit.cookies.setting(visit.cookies.session, signed_in.secret, seconds)]
+    return visit.cookies.setting(visit.cookies.session, signed_in.secret, seconds)
 
 
 # -- `/login/{name}` and `/login/{name}/callback`: browsers sign in at another address, such as an identity provider ---
 
 
 LOGIN_SECONDS = 600
-BEGIN_PATHS = ("/login/{name:str}",)
-FINISH_PATHS = ("/login/{name:str}/callback",)
 BEGIN = (
     Operation(
         "GET",
@@ -237,79 +200,97 @@ class _Unfinished(msgspec.Struct, frozen=True):
 _unfinished = msgspec.json.Decoder(_Unfinished)
 
 
-class ProviderLogin:
-    """Endpoints of logins at another address, such as an identity provider."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._visits = site.visits
-
-    async def begin(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Redirect the browser to the identity provider. A signed cookie carries the values of the unfinished login."""
-        request = await login_request(self._site, scope, receive, headers)
-        visit = request.visit
-        name, login = self._login(scope)
-        next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
-        callback = _callback(scope, headers, name)
-        start = await login.begin_login(callback)
-        until = datetime.now(UTC).timestamp() + LOGIN_SECONDS
-        value = msgspec.json.encode(_Unfinished(name, callback, dict(start.kept), next_address, until))
-        cookie = visit.cookies.setting(visit.cookies.login, self._visits.signer.signed(value), LOGIN_SECONDS)
-        await send_answer(request, send, SeeOther(start.address, headers=(cookie,)))
-
-    async def finish(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Start a session if the authenticator accepts the answer of the identity provider. Else send a page with the
-        problem.
-        """
-        request = await login_request(self._site, scope, receive, headers)
-        visit = request.visit
-        name, login = self._login(scope)
-        # The cookie is used up, whether the login fails or not.
-        dropped_cookie = visit.cookies.dropping(visit.cookies.login)
-        unfinished = self._unfinished(visit, headers)
-        if unfinished is None or (unfinished.name, unfinished.callback) != (name, _callback(scope, headers, name)):
-            expired = NotAuthenticated("this login has expired, or it began in another browser", hint="Start again.")
-            self._visits.note_refusal(visit, LOGIN, expired)
-            page = failed_page(400, Problem(expired.message, "Start again."))
-            await send_page(request, send, page._replace(headers=(dropped_cookie,)))
-            return
-        query = fields_of(scope["query_string"])
-        answer = LoginReturn(query, unfinished.kept, unfinished.callback, address_of(scope))
-        try:
-            logged_in = await login.finish_login(answer)
-        except NotAuthenticated as error:
-            refusal = self._visits.gate.failed_login(error, scope, headers)
-            problem = Problem(error.message, error.hint or "")
-            page = failed_page(refusal.status, problem)
-            await send_page(request, send, page._replace(headers=(*refusal.headers, dropped_cookie)))
-            return
-        signed_in = await self._visits.sessions.sign_in(name, logged_in, visit.secret)
-        cookies = (*cookie_of_login(visit, signed_in), dropped_cookie)
-        await send_answer(request, send, SeeOther(unfinished.next or HOME, headers=cookies))
-
-    def _login(self, scope: Any) -> tuple[str, LogsInBrowsers]:
-        """Return the name and the login in the path. Raise HttpRefusal 404 if there is no such login."""
-        name = scope["path_params"]["name"]
-        login = self._visits.sessions.logins.get(name)
-        if login is None:
-            known = ", ".join(sorted(self._visits.sessions.logins)) or "none"
-            message = f"there is no login {name[:60]!r} for browsers; the logins are: {known}"
-            raise HttpRefusal(404, plain_error(NOT_FOUND, message, "not_found", "GET /login shows all logins."))
-        return name, login
-
-    def _unfinished(self, visit: Visit, headers: dict[str, str]) -> _Unfinished | None:
-        """Return the login that has begun in this browser, or None if there is none or if it has expired."""
-        value = self._visits.signer.verified(cookie_of(headers, visit.cookies.login) or "")
-        if value is None:
-            return None
-        try:
-            login = _unfinished.decode(value)
-        except msgspec.DecodeError:
-            return None  # a cookie of another kind, which this server has signed too
-        return login if datetime.now(UTC).timestamp() < login.until else None
+async def begin_login(request: PageRequest) -> SeeOther:
+    """Redirect the browser to the identity provider. A signed cookie carries the values of the unfinished login."""
+    cookies, (name, login) = request.visit.cookies, _login(request)
+    callback = _callback(request, name)
+    start = await login.begin_login(callback)
+    until = datetime.now(UTC).timestamp() + LOGIN_SECONDS
+    begun = _Unfinished(name, callback, dict(start.kept), safe_next(request.query.get("next", "")), until)
+    value = request.site.signer.signed(msgspec.json.encode(begun))
+    return SeeOther(start.address, headers=(cookies.setting(cookies.login, value, LOGIN_SECONDS),))
 
 
-def _callback(scope: Any, headers: dict[str, str], name: str) -> str:
+async def finish_login(request: PageRequest) -> Answer:
+    """Start a session if the authenticator accepts the answer of the identity provider. Else return a page with the
+    reason.
+    """
+    visit, site, (name, login) = request.visit, request.site, _login(request)
+    # The cookie is used up, whether the login fails or not.
+    dropped_cookie = visit.cookies.dropping(visit.cookies.login)
+    unfinished = _unfinished_of(request)
+    if unfinished is None or (unfinished.name, unfinished.callback) != (name, _callback(request, name)):
+        expired = NotAuthenticated("this login has expired, or it began in another browser", hint="Start again.")
+        site.gate.note_refusal(request.known, LOGIN, "", expired)
+        return failed_page(400, expired)._replace(headers=(dropped_cookie,))
+    answer = LoginReturn(request.query, unfinished.kept, unfinished.callback, address_of(request.scope))
+    try:
+        logged_in = await login.finish_login(answer)
+    except NotAuthenticated as error:
+        refusal = site.gate.failed_login(error, request.scope, request.headers)
+        return failed_page(refusal.status, error)._replace(headers=(*refusal.headers, dropped_cookie))
+    signed_in = await site.sessions.sign_in(name, logged_in, visit.secret)
+    return SeeOther(unfinished.next or HOME, headers=(cookie_of_login(visit, signed_in), dropped_cookie))
+
+
+def _login(request: PageRequest) -> tuple[str, LogsInBrowsers]:
+    """Return the name and the login in the path. Raise HttpRefusal 404 if there is no such login."""
+    name, logins = request.parameter("name"), request.site.sessions.logins
+    if name not in logins:
+        message = f"there is no login {name[:60]!r} for browsers; the logins are: {', '.join(sorted(logins)) or 'none'}"
+        raise HttpRefusal(404, plain_error(NOT_FOUND, message, "not_found", "GET /login shows all logins."))
+    return name, logins[name]
+
+
+def _unfinished_of(request: PageRequest) -> _Unfinished | None:
+    """Return the login that has begun in this browser, or None if there is none or if it has expired."""
+    value = request.site.signer.verified(cookie_of(request.headers, request.visit.cookies.login) or "")
+    if value is None:
+        return None
+    try:
+        login = _unfinished.decode(value)
+    except msgspec.DecodeError:
+        return None  # a cookie of another kind, which this server has signed too
+    return login if datetime.now(UTC).timestamp() < login.until else None
+
+
+def _callback(request: PageRequest, name: str) -> str:
     """Return the address to which the identity provider sends the browser back."""
     # The gate has checked that the Host is a name of this server.
-    return f"{scope['scheme']}://{headers['host'].lower()}/login/{name}/callback"
+    return f"{request.server}/login/{name}/callback"
+
+
+# -- The routes --------------------------------------------------------------------------------------------------------
+
+
+def login_routes(site: Site) -> list[Route]:
+    """Return the routes of the sign-in, which exist with the setting `web = false` too."""
+    return [
+        _route(site, "/login", {"GET": show_login, "POST": sign_in}, LOGIN_OPERATIONS),
+        _route(site, "/logout", {"POST": sign_out}, LOGOUT_OPERATIONS),
+        _route(site, "/login/{name}", {"GET": begin_login}, BEGIN),
+        _route(site, "/login/{name}/callback", {"GET": finish_login}, FINISH),
+    ]
+
+
+def _route(site: Site, path: str, handlers: dict[str, Handler], operations: Sequence[Operation]) -> Route:
+    """Return the route of a login.
+
+    Its endpoint raises HttpRefusal 404 if the server has no login for browsers, or 400 if the connection is not
+    encrypted.
+    """
+
+    async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        if "{" not in path:
+            only(scope, *handlers, *(["HEAD"] if "GET" in handlers else []))
+        if not has_login(site):
+            message = "this server has no login for browsers: no authenticator in its setting 'auth' supports one"
+            hint = "With auth = 'open', every caller is admitted without a login. Set auth = 'tokens' for a login."
+            raise HttpRefusal(404, plain_error(NOT_FOUND, message, "not_found", hint))
+        cookies_of(scope, headers)
+        request = await request_of(site, scope, receive, headers)
+        handler = handlers["GET" if scope["method"] == "HEAD" else scope["method"]]
+        await send_answer(request, send, await handler(request))
+
+    paths = (path.replace("{name}", "{name:str}"),) if "{" in path else ()
+    return Route(path, endpoint, operations, paths, ("GET",), fail=failing(site))

@@ -102,7 +102,7 @@ def make_pages(site: Site) -> list[Route]:
     new: Handlers = {"GET": run_form.show_new, "POST": run_form.start_code}
     me: Handlers = {"GET": account.show_account, "POST": account.change_account}
     return [
-        *login_routes(site),
+        *login.login_routes(site),
         Route(STATIC, site.assets.answer, (), is_mount=True, is_guarded=False),
         Route(ICON, site.assets.answer_icon, (), is_guarded=False),
         catalogue.with_links(page_route(site, "/", (), start_page, for_visitors=True)),
@@ -130,32 +130,6 @@ def make_pages(site: Site) -> list[Route]:
 async def show_api(_: PageRequest) -> Page:
     """Return the page with all methods of JSON-RPC, their params and scopes."""
     return Page("api.html", "API", {"methods": document()["methods"], "words_of_type": words_of_type})
-
-
-def login_routes(site: Site) -> list[Route]:
-    """Return the routes of the sign-in, which exist with the setting `web = false` too."""
-    pages, elsewhere = login.LoginPages(site), login.ProviderLogin(site)
-    fail = failing(site)
-    return [
-        Route("/login", pages.answer, login.LOGIN_OPERATIONS, fail=fail),
-        Route("/logout", pages.sign_out, login.LOGOUT_OPERATIONS, fail=fail),
-        Route(
-            "/login/{name}",
-            elsewhere.begin,
-            login.BEGIN,
-            login.BEGIN_PATHS,
-            ("GET",),
-            fail=fail,
-        ),
-        Route(
-            "/login/{name}/callback",
-            elsewhere.finish,
-            login.FINISH,
-            login.FINISH_PATHS,
-            ("GET",),
-            fail=fail,
-        ),
-    ]
 
 
 def hidden_route(

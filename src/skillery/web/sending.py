@@ -145,7 +145,7 @@ async def waiting_reviews(request: PageRequest) -> str:
 
 def has_login(site: Site) -> bool:
     """Return whether browsers can sign in to this server."""
-    return site.visits.sessions.accept_tokens or bool(site.visits.sessions.logins)
+    return site.sessions.accept_tokens or bool(site.sessions.logins)
 
 
 def _theme_of(request: PageRequest) -> str:
@@ -155,7 +155,7 @@ def _theme_of(request: PageRequest) -> str:
 
 def _done_cookie(request: PageRequest, done: Done) -> Header:
     """Return the header that stores the message about a change for the next page."""
-    text = request.site.visits.signer.signed(msgspec.json.encode(done))
+    text = request.site.signer.signed(msgspec.json.encode(done))
     return request.visit.cookies.setting(DONE_COOKIE, text, DONE_SECONDS)
 
 
@@ -164,7 +164,7 @@ def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
     text = cookie_of(request.headers, DONE_COOKIE)
     if text is None:
         return None, []
-    value = request.site.visits.signer.verified(text)
+    value = request.site.signer.verified(text)
     dropped = [request.visit.cookies.dropping(DONE_COOKIE)]
     try:
         return (msgspec.json.decode(value, type=Done) if value is not None else None), dropped

@@ -20,11 +20,11 @@ from skillery.http.gate import Gate
 from skillery.http.health import ServerState
 from skillery.http.requests import HttpRefusal, only, send_bytes
 from skillery.http.run_streams import OpenStreams, RunStreams
+from skillery.identity.web_sessions import Signer, WebSessions
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web import display
 from skillery.web.rendered_texts import RenderedTexts
-from skillery.web.visits import Visits
 
 # The shared files of pages: the style sheet and the script bundle, `/static/{digest}/{name}`, and `/favicon.ico`.
 #
@@ -183,7 +183,8 @@ class Site(NamedTuple):
     core: Core
     gate: Gate
     authenticator: Authenticator
-    visits: Visits
+    sessions: WebSessions
+    signer: Signer
     templates: Templates
     assets: Assets
     texts: RenderedTexts
@@ -218,7 +219,8 @@ def open_site(core: Core, shared: Shared) -> Site:
         core=core,
         gate=shared.gate,
         authenticator=core.identities.authenticator,
-        visits=Visits(shared.gate, core.identities.sessions, core.signer),
+        sessions=core.identities.sessions,
+        signer=core.signer,
         templates=Templates(),
         assets=Assets(),
         texts=RenderedTexts(shared.page_workers),

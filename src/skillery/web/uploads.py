@@ -54,17 +54,16 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
     belongs to another session: its files were not used, and a large form was not read.
     """
     check_same_origin(request.scope, request.headers)
-    visits, visit = request.site.visits, request.visit
     fields = _Fields()
     parts = _parts(request, most_bytes)
     async for part in parts:
         if part.file is None:
             await fields.take(part)
-        elif not visits.is_form_of(visit, fields.tokens):
+        elif not request.is_own_form(fields.tokens):
             raise OutdatedForm(await _remaining_texts(request, parts, fields))
         elif part.file.name:
             fields.pairs.append((part.name, await on_file(part.file, part.content)))
-    if not visits.is_form_of(visit, fields.tokens):
+    if not request.is_own_form(fields.tokens):
         raise OutdatedForm(fields.pairs)
     request.sent = fields.pairs
     return Form(tuple(fields.pairs))

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from skillery.context.request import current
-from skillery.errors import NotAllowed, SkilleryError
-from skillery.http.gate import FORBIDDEN, Gate, without_port
-from skillery.http.requests import HttpRefusal, read_body
+from skillery.errors import NotAllowed
+from skillery.http.gate import FORBIDDEN, without_port
+from skillery.http.requests import HttpRefusal
 from skillery.identity.web_session_rows import WebSession
-from skillery.identity.web_sessions import Signer, WebSessions
-from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
+from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 # -- The cookies of this server ----------------------------------------------------------------------------------------
 # Behind TLS, the names begin with `__Host-`: browsers then accept a cookie only from this host, over TLS, and send it
@@ -99,7 +97,6 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str | None:
 
 FORM = "application/x-www-form-urlencoded"
 MOST_FORM_BYTES = 64 * 1024
-MOST_FIELDS = 20
 MOST_KEPT_BYTES = 128 * 1024
 """The maximum size of a form whose text is given back to the user after the end of a session."""
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
@@ -144,15 +141,6 @@ def check_form_type(headers: Mapping[str, str]) -> None:
         raise HttpRefusal(415, plain_error(INVALID_REQUEST, message, "unsupported_media_type", f"Send {FORM}."))
 
 
-def fields_of(text: bytes) -> dict[str, str]:
-    """Return the fields of a form or query by name. Fields that occur twice are left out. Raise the errors of
-    `pairs_of`.
-    """
-    pairs = pairs_of(text, MOST_FIELDS)
-    names = [name for name, _ in pairs]
-    return {name: value for name, value in pairs if names.count(name) == 1}
-
-
 def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
     """Return the fields of a form or query, in order.
 
@@ -183,74 +171,3 @@ class Visit(NamedTuple):
     """The secret in the session cookie, valid or not. None if there is no cookie."""
     session: WebSession | None
     """The session, or None if the browser is not signed in."""
-
-
-class Visits:
-    def __init__(self, gate: Gate, sessions: WebSessions, signer: Signer) -> None:
-        self.gate = gate
-        self.sessions = sessions
-        self.signer = signer
-
-    async def visit(self, scope: Any, headers: Mapping[str, str]) -> Visit:
-        """Return the cookies and the session of a request. Record the identity for the log of requests.
-
-        Raise HttpRefusal 404 if the server has no login for browsers, or 400 if the connection is not encrypted.
-        """
-        self._check_login()
-        cookies = cookies_of(scope, headers)
-        secret = cookie_of(headers, cookies.session)
-        session = None if secret is None else await self.sessions.find(secret)
-        request = current.get()
-        if session is not None and request is not None:
-            request.identity = session.identity.name
-        return Visit(cookies, secret, session)
-
-    def form_token(self, visit: Visit) -> str:
-        """Return the value of the field `form_token` in the forms of a page."""
-        return self.signer.form_token(visit.secret or "")
-
-    async def read_form(
-        self,
-        scope: Any,
-        receive: Any,
-        headers: dict[str, str],
-        visit: Visit,
-        most_bytes: int = MOST_FORM_BYTES,
-    ) -> dict[str, str]:
-        """Return the fields of a form by name. Fields that occur twice are left out.
-
-        Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise
-        OutdatedForm if the form belongs to another session.
-        """
-        pairs = await self.read_pairs(scope, receive, headers, visit, most_bytes, MOST_FIELDS)
-        names = [name for name, _ in pairs]
-        return {name: value for name, value in pairs if names.count(name) == 1}
-
-    async def read_pairs(
-        self, scope: Any, receive: Any, headers: dict[str, str], visit: Visit, most_bytes: int, most_fields: int
-    ) -> Pairs:
-        """Return the fields of a form in order, without the form token. Raise the errors of `read_form`."""
-        check_same_origin(scope, headers)
-        check_form_type(headers)
-        pairs = pairs_of(await read_body(receive, headers, most_bytes), most_fields)
-        if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
-            raise OutdatedForm(kept_fields(pairs))
-        return [(name, value) for name, value in pairs if name != FORM_TOKEN]
-
-    def is_form_of(self, visit: Visit, tokens: list[str]) -> bool:
-        """Return whether a form belongs to the session of `visit`. `tokens` are the values of its field
-        `form_token`.
-        """
-        return len(tokens) == 1 and self.signer.is_form_token(visit.secret or "", tokens[0])
-
-    def note_refusal(self, visit: Visit, action: str, error: SkilleryError) -> None:
-        """Record a refused request of a browser in the audit trail."""
-        identity = visit.session.identity if visit.session is not None else None
-        self.gate.note_refusal(identity, action, "", error)
-
-    def _check_login(self) -> None:
-        """Raise HttpRefusal 404 if browsers cannot sign in to this server."""
-        if not self.sessions.accept_tokens and not self.sessions.logins:
-            message = "this server has no login for browsers: no authenticator in its setting 'auth' supports one"
-            hint = "With auth = 'open', every caller is admitted without a login. Set auth = 'tokens' for a login."
-            raise HttpRefusal(404, plain_error(NOT_FOUND, message, "not_found", hint))
