@@ -225,6 +225,18 @@ def test_entries_of_the_audit_trail_lead_to_skills_runs_and_identities(tokens_se
     assert '<option value="yank_version">' in shown
 
 
+def test_entries_of_tokens_name_their_identity(tokens_server: Server, new_name: str) -> None:
+    admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
+    form = {**admin.fields("/admin/tokens"), "action": "create", "name": new_name, "scope": "read", "expires": "1d"}
+    assert admin.post("/admin/tokens", form).status_code == 200
+    number = re.search(rf"{new_name}</bdi>.*?<code>([^<]+)</code>", admin.get("/admin/tokens").text, re.S)
+    assert number is not None
+    admin.post("/admin/tokens", {**admin.fields("/account"), "action": "revoke", "id": number[1]})
+    shown = admin.get(f"/admin/audit?subject={number[1]}").text
+
+    assert shown.count(f'<a href="/admin/audit?identity={new_name}">') == 2
+
+
 def test_the_command_of_the_api_page_lists_skills(tokens_server: Server, new_name: str) -> None:
     token = token_of(tokens_server, new_name, "read")
     browser = Browser(tokens_server.url, **HTML)

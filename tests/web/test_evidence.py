@@ -111,6 +111,6 @@ async def test_the_card_is_accessible_in_both_colours(house: Server, new_name: s
             page = await open_page(house, path, token=shop.ann, color_scheme=scheme)
             if path.startswith("/s/"):
                 await page.get_by_text("Evidence, policy").click()
-            await page.get_by_role("link", name="Signed statements", exact=True).wait_for()
+            await page.get_by_role("link", name="Attestations", exact=True).wait_for()
             assert await check_axe(page) == []
             assert await overflow(page) == []

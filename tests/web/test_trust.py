@@ -202,7 +202,7 @@ def test_a_broken_signature_is_a_problem(shelf: Shelf) -> None:
         """,
     )
 
-    assert shelf.facts(name)["signed"][:2] == ("bad", "1 statement not valid")
+    assert shelf.facts(name)["signed"][:2] == ("bad", "1 attestation not valid")
 
 
 # -- yanked pages, and the owner -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from skillery.context.request import current
 from skillery.context.threads import COMPARISONS
@@ -102,13 +103,23 @@ class RenderedTexts:
             self.kept.keep(key, shown, 200 + len(html))
         return shown
 
-    async def parts(self, to_show: ToShow) -> Shown:
-        """Return the views of the result of a run. If they take too long, return the start of each part as text."""
+    async def parts(self, to_show: ToShow, digest: str = "") -> Shown:
+        """Return the views of the result of a run. If they take too long, return the start of each part as text.
+
+        `digest` is the key of the only content in the cache. Without it, nothing is cached.
+        """
+        key = ("parts", digest, repr(replace(to_show, files=[])), RENDERER)
+        if digest and (known := self.kept.get(key)) is not None:
+            kept: Shown = known
+            return kept
         try:
             shown, _ = await self._workers.call(_caller(), show_parts, to_show)
         except (TookTooLong, WorkerFailed, Unavailable) as error:
             log.warning("the result of %s was not rendered: %s", to_show.base, error or "it takes too long")
             return plain_parts(to_show)
+        # A view without HTML costs little, or could not be made in time.
+        if digest and all(view.html for view in shown.views):
+            self.kept.keep(key, shown, sum(500 + len(view.html) for view in shown.views))
         return shown
 
     async def differences(self, changes: list[ToCompare]) -> list[FileDiff]:

@@ -147,7 +147,7 @@ def _source(opened: Opened, records: Records) -> TrustFact:
         if records.is_removed:
             return fact("bad", words, f"The source no longer has this skill. {detail}", address)
         return fact("none", words, detail, address)
-    return fact("none", "No source", f"{by} No statement says where it was made.")
+    return fact("none", "No source", f"{by} No attestation says where it was made.")
 
 
 def _repository(evidence: Sequence[Evidence]) -> str:
@@ -282,10 +282,10 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
         text = "The keys of this registry do not verify. An admin finds the reason in the log."
         return fact("bad", "Keys not valid", text)
     if records.unverified:
-        text = counted(records.unverified, "statement")
+        text = counted(records.unverified, "attestation")
         return fact("bad", f"{text} not valid", "Their facts are left out. An admin finds the reason in the log.")
     if not evidence:
-        return fact("none", "No signature", "No signed statement says who made or checked it.")
+        return fact("none", "No signature", "No attestation says who made or checked it.")
     words = dict.fromkeys("policy met" if each.word == "passed" else each.word for each in evidence)
     own = list(dict.fromkeys(each.by for each in evidence if each.is_personal))
     keys = f", {' and '.join(own)} with a personal key" if own else ""
@@ -294,7 +294,7 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
     if policy and policy.former_signer:
         changed = f"The signer changed from {policy.former_signer} to {policy.signer or 'none'}."
         return fact("look", "Another signer", changed, address)
-    return fact("ok", counted(len(evidence), "signed statement"), detail[:1].upper() + detail[1:], address)
+    return fact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
 
 
 def _use(opened: Opened, language: Language) -> TrustFact:
