@@ -70,7 +70,8 @@ def test_files_open_at_skill_md_and_every_tab_counts_them(shown: ShownSkill) -> 
 
 def test_versions_are_in_the_order_of_precedence_and_folded(shown: ShownSkill) -> None:
     page = shown.browser().get(shown.path("versions")).text
-    found = re.findall(rf'<td class="num nowrap"><a href="/s/{shown.name}@[^"]*"[^>]*>([^<]*)</a>', page)
+    links = rf'data-label="Version" class="num nowrap"><a href="/s/{shown.name}@[^"]*"[^>]*>([^<]*)</a>'
+    found = re.findall(links, page)
     folded = re.findall(r"<summary><span>([^<]*)</span> <span class=\"muted num\">(\d+)</span>", page)
 
     assert found == ["1.10.0", "1.9.0", "1.2.0", "2.0.0-rc.1", "1.0.0-rc.2", "1.0.0-rc.1", "0.9.0"]

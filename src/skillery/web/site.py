@@ -156,6 +156,7 @@ def compiled_templates() -> Environment:
         sentence=display.sentence,
         foreign=display.foreign,
         glyph=display.glyph,
+        labelled=display.labelled,
         as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,
         address_of_subject=display.address_of_subject,
