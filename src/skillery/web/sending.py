@@ -92,7 +92,7 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     done, dropped = _done_of(request)
     waiting = await waiting_reviews(request)
     values = {**_frame_values(request, page, nonce, done), "reviews_waiting": waiting, **page.values}
-    text = request.site.templates.render(page.template, values).encode()
+    text = request.site.templates.get_template(page.template).render(values).encode()
     headers = [*page_headers(nonce), *dropped, *page.headers]
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
         text = gzip.compress(text, 4, mtime=0)

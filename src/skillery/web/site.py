@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -120,21 +119,11 @@ def _htmx() -> bytes:
 # -- The templates: autoescape for all of them, and no undefined names -------------------------------------------------
 
 
-class Templates:
-    """All HTML templates of the package, compiled at start. They escape all values."""
-
-    def __init__(self) -> None:
-        self._environment = compiled_templates()
-
-    def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """Return the HTML of a template. `values` are the variables. Raise UndefinedError if one is missing."""
-        return self._environment.get_template(name).render(values)
-
-
 @cache
 def compiled_templates() -> Environment:
-    """Return the environment with all templates compiled. They depend on no setting, so a process compiles them
-    once.
+    """Return the environment with all templates compiled. They escape all values, and a missing value is an error.
+
+    They depend on no setting, so a process compiles them once.
     """
     environment = Environment(
         loader=PackageLoader("skillery.web"),
@@ -186,7 +175,7 @@ class Site(NamedTuple):
     authenticator: Authenticator
     sessions: WebSessions
     signer: Signer
-    templates: Templates
+    templates: Environment
     assets: Assets
     texts: RenderedTexts
     public_pages: bool
@@ -222,7 +211,7 @@ def open_site(core: Core, shared: Shared) -> Site:
         authenticator=core.identities.authenticator,
         sessions=core.identities.sessions,
         signer=core.signer,
-        templates=Templates(),
+        templates=compiled_templates(),
         assets=Assets(),
         texts=RenderedTexts(shared.page_workers),
         public_pages=shared.public_downloads,
