@@ -30,7 +30,17 @@ PAGES = {
     "diff": f"/s/{NAME}@2.0.0/diff/1.0.0",
     "review": f"/review/{NAME}@2.0.0",
     "runs": "/runs",
+    "run": "/runs/{run}",
+    "part, sorted": "/runs/{run}/parts/rows?sort=-amount",
 }
+"""The addresses of the pages. `{run}` is a run with a table of 5,000 rows."""
+BUDGETS = {
+    "catalogue": (20, 60, 8_000),
+    "skill": (20, 50, 12_000),
+    "run": (40, 120, 16_000),
+    "part, sorted": (80, 250, None),
+}
+"""The most milliseconds of the median and of the 95th percentile, and the most compressed bytes of a page."""
 _SHIFTS = """
 () => new Promise(done => {
   const seen = {lcp: 0, cls: 0, long: 0};
@@ -53,7 +63,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         "milliseconds from request to the last byte. `processor` is the processor time of the server for one request "
         "(median), which depends less on other work of the machine. `ratio` compares the median with `GET /healthz` of "
         "the same turns. `first` is the first request of the page. The index of words has the bundled skills only. "
-        "Bytes are compressed."
+        "Bytes are compressed. `budget` has the most p50, p95 and bytes of a page, with the broken ones marked."
     )
     rows: list[list[object]] = []
     seen: list[list[object]] = []
@@ -71,12 +81,12 @@ def measure(report: Report, folder: Path, small: bool) -> None:
                 _move_sequences(url.replace("/postgres?", "/web_pages?"))
             server = Server(home, env={"SKILLERY_DATABASE": database})
             try:
-                _publish(server)
-                rows += _times(server, name)
-                seen += [[name, *row] for row in asyncio.run(_in_browser(server.url))]
+                pages = _pages(server)
+                rows += _times(server, name, pages)
+                seen += [[name, *row] for row in asyncio.run(_in_browser(server.url, pages))]
             finally:
                 server.stop()
-    report.table(["database", "page", "p50 ms", "p95 ms", "ratio", "processor ms", "first ms", "bytes"], rows)
+    report.table(["database", "page", "p50 ms", "p95 ms", "ratio", "processor ms", "first ms", "bytes", "budget"], rows)
     report.text(
         "Measured by Chromium. First visits have the style sheet and the script. `healthz` is a text without style and "
         "script: its longest task belongs to the machine."
@@ -93,7 +103,8 @@ def _move_sequences(url: str) -> None:
             connection.execute(last.encode())
 
 
-def _publish(server: Server) -> None:
+def _pages(server: Server) -> dict[str, str]:
+    """Publish two versions and run the second. Return the addresses of all pages."""
     for version in ("1.0.0", "2.0.0"):
         code = "".join(f"def f{n}(args):\n    return {n} + {version[0]}\n" for n in range(150))
         server.rpc(
@@ -108,16 +119,25 @@ def _publish(server: Server) -> None:
             skill_md="# Pages\n\n" + f"A paragraph of version {version} about pages.\n\n" * 200,
             files=[{"path": "code/main.py", "content": f"{code}def main(args):\n    return args\n"}],
         )
+    rows = [{"id": number, "name": f"row {number}", "amount": number * 7919 % 1000 / 10} for number in range(5000)]
+    run = server.rpc("execute_skill", name=NAME, args={"rows": rows, "total": len(rows)})
+    return {page: path.format(run=run["run_id"]) for page, path in PAGES.items()}
 
 
-def _times(server: Server, name: str) -> list[list[object]]:
+def _judged(page: str, *figures: float) -> str:
+    """Return the budget of a page, with a mark at each figure over it. "" for a page without a budget."""
+    pairs = zip(BUDGETS.get(page, ()), figures, strict=False)
+    return " / ".join(f"{most:,}{' broken' if figure > most else ''}" for most, figure in pairs if most)
+
+
+def _times(server: Server, name: str, pages: dict[str, str]) -> list[list[object]]:
     first: dict[str, float] = {}
-    took: dict[str, list[float]] = {page: [] for page in PAGES}
-    used: dict[str, list[float]] = {page: [] for page in PAGES}
+    took: dict[str, list[float]] = {page: [] for page in pages}
+    used: dict[str, list[float]] = {page: [] for page in pages}
     sizes: dict[str, int] = {}
     with httpx.Client(base_url=server.url, headers={"accept": "text/html"}, timeout=60) as client:
         for turn in range(CALLS + 5):
-            for page, path in PAGES.items():
+            for page, path in pages.items():
                 begun, used_before = time.perf_counter(), _processor_ms(server.process.pid)
                 answer = client.get(path)
                 milliseconds = (time.perf_counter() - begun) * 1000
@@ -138,8 +158,9 @@ def _times(server: Server, name: str) -> list[list[object]]:
             format_ms(median(used[page])),
             format_ms(first[page]),
             sizes[page],
+            _judged(page, median(took[page]), percentile(took[page], 95), sizes[page]),
         ]
-        for page in PAGES
+        for page in pages
     ]
 
 
@@ -149,13 +170,13 @@ def _processor_ms(pid: int) -> float:
     return sum(int(stat.read_text().split()[0]) for stat in stats if stat.exists()) / 1e6
 
 
-async def _in_browser(url: str) -> list[list[object]]:
+async def _in_browser(url: str, pages: dict[str, str]) -> list[list[object]]:
     from playwright.async_api import async_playwright
 
     rows: list[list[object]] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM)
-        for page_name, path in PAGES.items():
+        for page_name, path in pages.items():
             context = await browser.new_context(base_url=url)
             sizes: list[int] = []
             page = await context.new_page()
