@@ -108,7 +108,8 @@ def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
         language = "python" if kind == "action" else _choose.choice(("markdown", "bash"))
         permissions = {"network": ["https://a.example"] * (number % 3 == 0), "secrets": ["KEY"] * (number % 7 == 0)}
         manifest = msgspec.json.encode({"tags": tags, "permissions": permissions, "inputs": {"text": "x" * 400}})
-        names = msgspec.json.encode({"name": name, "version": "1.0.0", "description": "d" * 120, "kind": kind})
+        row = {"name": name, "version": "1.0.0", "description": "d" * 120, "namespace": namespace, "kind": kind}
+        names = msgspec.json.encode(row)
         published = NOW + timedelta(seconds=_choose.randint(0, 10_000_000))
         runs = int(_choose.paretovariate(0.5)) - 1 if number % 4 == 0 else 0
         yield {

@@ -279,7 +279,8 @@ def create_app(core: Core, edge: HttpParts, *, for_browsers: bool = True) -> Lit
         from skillery.web.pages_table import make_pages
         from skillery.web.site import open_site
 
-        site = open_site(core, edge)
+        parts = (core, edge.gate, edge.streams, edge.state, edge.page_workers)
+        site = open_site(*parts, public_pages=edge.public_downloads)
         pages = make_pages(site) if edge.web else login_routes(site)
         fail = partial(send_failure, site) if edge.web else None
     if edge.git:

@@ -14,7 +14,7 @@ from skillery.registry.audit_trail import ListAudit, list_audit
 from skillery.versions.checks import list_affected
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.admin import MOST, admin_page, uses_of
-from skillery.web.display import size
+from skillery.web.display import counted, size
 from skillery.web.frame import Page, PageRequest
 from skillery.webhooks.targets import ListWebhooks, Webhook, list_webhooks
 
@@ -96,9 +96,7 @@ async def _of_runs(request: PageRequest) -> list[Problem]:
     if span is None:
         return []
     hours = max(1, round(span.total_seconds() / 3600))
-    text = (
-        f"Runs are kept for {hours} {'hour' if hours == 1 else 'hours'} only: runs.keep_count shortens runs.keep_days."
-    )
+    text = f"Runs are kept for {counted(hours, 'hour')} only: runs.keep_count shortens runs.keep_days."
     return [Problem(LOOK, text, "Raise runs.keep_count", "/runs")]
 
 

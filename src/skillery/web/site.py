@@ -6,7 +6,7 @@ import gzip
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
@@ -184,37 +184,20 @@ class Site(NamedTuple):
     state: ServerState
 
 
-class Shared(Protocol):
-    """The parts of the server that both pages and endpoints for programs use."""
-
-    @property
-    def gate(self) -> Gate: ...
-
-    @property
-    def streams(self) -> OpenStreams: ...
-
-    @property
-    def state(self) -> ServerState: ...
-
-    @property
-    def page_workers(self) -> WorkerPool: ...
-
-    @property
-    def public_downloads(self) -> bool: ...
-
-
-def open_site(core: Core, shared: Shared) -> Site:
+def open_site(
+    core: Core, gate: Gate, streams: OpenStreams, state: ServerState, workers: WorkerPool, *, public_pages: bool
+) -> Site:
     """Return the parts for pages. Compile all templates."""
     return Site(
         core=core,
-        gate=shared.gate,
+        gate=gate,
         authenticator=core.identities.authenticator,
         sessions=core.identities.sessions,
         signer=core.signer,
         templates=compiled_templates(),
         assets=Assets(),
-        texts=RenderedTexts(shared.page_workers),
-        public_pages=shared.public_downloads,
-        streams=RunStreams(core.following, shared.streams),
-        state=shared.state,
+        texts=RenderedTexts(workers),
+        public_pages=public_pages,
+        streams=RunStreams(core.following, streams),
+        state=state,
     )

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from skillery.backends import Identity, Scope
-from skillery.errors import FileNotInSkill, InvalidName, NotAllowed, SkilleryError, SkillNotFound
+from skillery.backends import Identity
+from skillery.errors import FileNotInSkill, InvalidName, SkilleryError, SkillNotFound
 from skillery.formats.check_results import CheckedExample
 from skillery.formats.paths import path_problem
 from skillery.formats.semver import Version
@@ -112,15 +112,6 @@ def reader_of(request: PageRequest) -> Identity:
     return request.site.core.developer.overlays.of(request.identity)
 
 
-def may_use(request: PageRequest, scope: Scope) -> bool:
-    """Return whether the caller has a scope. False for a caller without a login."""
-    try:
-        access.require(request.identity, scope)
-    except NotAllowed:
-        return False
-    return request.known is not None
-
-
 def may_change(request: PageRequest, name: str) -> bool:
     """Return whether the caller may publish versions of this skill, and so change it."""
     return request.known is not None and access.publishes(request.identity, name)
@@ -135,7 +126,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
     *above, last = name.split(".")
     counts = opened.facts.counts
     runtime = skill.manifest.get("runtime") or {}
-    can_run = may_use(request, "run") and skill.kind == "action" and bool(runtime.get("entrypoint"))
+    can_run = request.may("run") and skill.kind == "action" and bool(runtime.get("entrypoint"))
     shared = {
         "skill": skill,
         "facts": opened.facts,
@@ -147,7 +138,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "last": last,
         "can_run": can_run,
         "scripts": or_none(skill.scripts) or [],
-        "sees_runs": may_use(request, "run"),
+        "sees_runs": request.may("run"),
         "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
         "versions_count": sum(counts.values()),
         "runs_address": _runs_address(request, name),
