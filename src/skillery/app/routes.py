@@ -274,14 +274,12 @@ def create_app(core: Core, edge: HttpParts, *, for_browsers: bool = True) -> Lit
     pages: list[Route] = []
     fail = None
     if for_browsers:
+        from skillery.web import login, pages_table
         from skillery.web.failures import send_failure
-        from skillery.web.login import login_routes
-        from skillery.web.pages_table import make_pages
         from skillery.web.site import open_site
 
-        parts = (core, edge.gate, edge.streams, edge.state, edge.page_workers)
-        site = open_site(*parts, public_pages=edge.public_downloads)
-        pages = make_pages(site) if edge.web else login_routes(site)
+        site = open_site(core, edge.gate, edge.streams, edge.state, edge.page_workers, edge.public_downloads)
+        pages = pages_table.make_pages(site) if edge.web else login.login_routes(site)
         fail = partial(send_failure, site) if edge.web else None
     if edge.git:
         from skillery.git.endpoint import GitParts, git_routes

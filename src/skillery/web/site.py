@@ -185,7 +185,7 @@ class Site(NamedTuple):
 
 
 def open_site(
-    core: Core, gate: Gate, streams: OpenStreams, state: ServerState, workers: WorkerPool, *, public_pages: bool
+    core: Core, gate: Gate, streams: OpenStreams, state: ServerState, workers: WorkerPool, public_pages: bool
 ) -> Site:
     """Return the parts for pages. Compile all templates."""
     return Site(
