@@ -460,8 +460,8 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def new_name() -> str:
-    """Return a namespace that no other test uses."""
-    return f"t{os.getpid()}x{next(_numbers)}"
+    """Return a namespace that no other test uses. Names that differ only in their last digits are look-alikes."""
+    return f"t{os.getpid()}x{next(_numbers)}z"
 
 
 def manifest(name: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:

@@ -37,7 +37,9 @@ def purging(
     """Yield a server with its own database, so that a test can search all of its bytes."""
     folder = tmp_path_factory.mktemp("purging")
     url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
-    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE)
+    # A search for the leaked text would be kept, too.
+    no_searches = {"SKILLERY_INSIGHT_KEEP_SEARCHES": "false"}
+    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE, **no_searches)
     running = Server(folder / "home", env=env)
     running.database = url
     yield running

@@ -54,7 +54,7 @@ def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Serve
     )
     assert f"{mine}.bad" not in reach.text
     assert "No skill may reach nowhere.example.com" in text_of(
-        admin.get("/insight/reach?target=nowhere.example.com").text
+        publishers.get("/insight/reach?target=nowhere.example.com").text
     )
     assert f"{other}.theirs" in admin.get(f"/insight?ns={other}&days=7").text
     wrong = admin.get("/insight?ns=No+Namespace&sort=odd&days=x")

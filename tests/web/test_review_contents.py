@@ -47,7 +47,7 @@ class Team:
             "name": name,
             "version": version,
             "kind": "action",
-            "description": f"Export orders {version}.",
+            "description": f"Export orders {version} of {name}.",
             **{key: value for key, value in more.items() if key != "runtime"},
             "runtime": {"language": "python", "entrypoint": "code/main.py", **more.get("runtime", {})},
         }

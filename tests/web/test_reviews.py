@@ -37,7 +37,7 @@ class Shop:
             "name": self.name,
             "version": version,
             "kind": "action",
-            "description": f"Export orders {version}.",
+            "description": f"Export orders {version} of {name}.",
             "runtime": {"language": "python", "entrypoint": "code/main.py"},
             **more,
         }
