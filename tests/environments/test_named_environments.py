@@ -563,7 +563,7 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
     assert (packages()["off"], "packages.index_urls" in packages()["fix"]) == (True, True)
     shown = skillery("doctor", "--home", str(tmp_path / "home"))
     assert {line.split("\t")[1] for line in shown.out.splitlines() if line.startswith("off\t")} == {
-        *("authenticator", "packages", "vulnerabilities", "webhooks")
+        *("authenticator", "packages", "tokens", "vulnerabilities", "webhooks")
     }
     of_pip = packages(PIP_INDEX_URL=login["SKILLERY_PACKAGES_INDEX_URLS"])
     assert (of_pip["off"], "from pypi.example.org (the index of pip), by " in of_pip["detail"]) == (False, True)

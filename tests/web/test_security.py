@@ -57,7 +57,10 @@ ADDRESSES: dict[str, str] = {
     "/runs/parts": "/runs/{run}/parts/a.txt",
     "/runs/raw": "/runs/{run}/raw/a.txt",
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
+    "/insight": "/insight",
     "/insight/failures": "/insight/failures",
+    "/insight/reach": "/insight/reach",
+    "/insight/searches": "/insight/searches",
     "/runs/frame": "/runs/{run}/frame/{page}",
     "/publish": "/publish",
     "/publish/upload": "{upload}",
@@ -473,6 +476,14 @@ ROLES = {
     "reviewer": ["read", "review"],
     "admin": ["admin"],
 }
+MENUS = {
+    "reader": {"/"},
+    "runner": {"/", "/runs"},
+    "reviewer": {"/", "/review"},
+    "publisher": {"/", "/publish", "/insight"},
+    "admin": {"/", "/runs", "/review", "/publish", "/insight", "/admin"},
+}
+"""The links of the menu that each role sees."""
 ACTIONS: dict[str, tuple[str, str, dict[str, str], set[str]]] = {
     "yank": ("/s", "Yank 1.0.0", {"action": "yank", "reason": "x"}, {"publisher", "admin"}),
     "deprecate": ("/s", "Deprecate ", {"action": "deprecate", "message": "x"}, {"publisher", "admin"}),
@@ -508,11 +519,6 @@ def test_roles_see_and_submit_only_permitted_forms(role: str, tokens_sqlite: Ser
             form = {**browser.fields("/account"), **fields}
             assert browser.post(made.address(route), form).status_code in {403, 404}, (role, action)
     menu = re.findall(r'<li><a href="(/[a-z]*)"', browser.get("/account").text.partition("</nav>")[0])
-    words = {"/": "reader", "/runs": "runner", "/review": "reviewer", "/publish": "publisher", "/admin": "admin"}
-    assert set(menu) == ({"/", words_of(role)} if role != "admin" else set(words))
+    assert set(menu) == MENUS[role]
 
     assert {name for name, rows in rows_of(tokens_sqlite).items() if rows != before[name]} == set()
-
-
-def words_of(role: str) -> str:
-    return {"reader": "/", "runner": "/runs", "reviewer": "/review", "publisher": "/publish"}[role]

@@ -322,4 +322,4 @@ async def list_searches(contents: ContentParts, identity: Identity, params: List
     return await contents.registry.read_page(partial(read_searches, identity=identity, params=params))
 
 
-METHODS = (Method(get_activity, "read", audits=""), Method(list_searches, "read", audits=""))
+METHODS = (Method(get_activity, "publish", audits=""), Method(list_searches, "publish", audits=""))

@@ -234,4 +234,4 @@ async def list_reach(contents: ContentParts, identity: Identity, params: ListRea
     return await contents.registry.read_page(work)
 
 
-METHODS = (Method(list_reach, "read", audits=""),)
+METHODS = (Method(list_reach, "publish", audits=""),)

@@ -40,8 +40,7 @@ catalogue = Table(
     Column("kind", String(16), nullable=False),
     # python, javascript, bash or markdown: skillery.formats.media_types.
     Column("language", String(16), nullable=False),
-    *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS[:3]),
-    Column("reviewed", Boolean, nullable=False, server_default=false()),
+    *(Column(name, Boolean, nullable=False, server_default=false()) for name in FLAG_COLUMNS),
     *(Column(name, String(40), nullable=False, server_default="") for name in CHOICE_COLUMNS),
     # Time of the approval, or of the publication if there was no review.
     Column("published_at", Moment, nullable=False),
