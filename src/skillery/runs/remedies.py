@@ -143,6 +143,12 @@ def split_hint(message: str) -> tuple[str, str]:
     return message, ""
 
 
+def explained(message: str, error_type: str) -> tuple[str, str]:
+    """Return a message without its hint, and what to do about the exception, or "" if nothing is known about it."""
+    message, hint = split_hint(message)
+    return message, _sentence(hint) or words_of_exception(error_type, message)
+
+
 # -- The input that all failed runs have in common ---------------------------------------------------------------------
 
 
@@ -271,10 +277,11 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
     if failure is FailureType.VALIDATION_ERROR:
         first, _, rest = error.message.partition("\n")
         return Remedy(first, "", rest, "correct")
-    message, hint = split_hint(error.message)
+    message, known = explained(error.message, error.type)
+    hint = _sentence(split_hint(error.message)[1])
     name = run.tool or (skill.name if skill else "The code")
     heading = f"{name} raised {error.type}"
-    text = _sentence(hint) or words_of_exception(error.type, message) or _OWN
+    text = known or _OWN
     step: NextStep = "again"
     refused = [use.host for use in run.network if not use.allowed]
     if failure is not None:
@@ -289,7 +296,7 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
         if group and group.before:
             heading += f". {group.before.version} never failed this way"
         have = f"All of the last {telling.failed} runs that failed this way have it in common"
-        text = f"{have}, and nearly none of the last {telling.completed} completed runs. {_sentence(hint)}".rstrip()
+        text = f"{have}, and nearly none of the last {telling.completed} completed runs. {hint}".rstrip()
     elif group and group.before and skill and skill.version != group.before.version:
         heading, step = f"{group.before.version} never failed this way", "before"
         text = f"{name} raised {error.type} in {skill.version}. {text}".rstrip()

@@ -142,7 +142,7 @@ async def _page(request: PageRequest) -> Page:
         "steps": await _steps(request, filters) if not cursor else None,
         "everything": await _everything(request) if not skills.total else None,
         "same": json.dumps({"method": filters.method, "params": params}, ensure_ascii=False),
-        "can_publish": request.known is not None and access.publishes(request.identity, f"{filters.ns or 'x'}.x"),
+        "can_publish": request.publishes(f"{filters.ns or 'x'}.x"),
     }
     title = f"Skills for {filters.q}" if filters.q else f"Skills in {filters.ns}" if filters.ns else "Skills"
     return Page("catalogue.html", title, values, "skills")

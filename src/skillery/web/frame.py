@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
 from skillery.backends import Credentials, Identity, Scope
 from skillery.context.request import current
-from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, Unavailable
+from skillery.errors import NotAuthenticated, SkilleryError, Unavailable
 from skillery.http.gate import ANONYMOUS
 from skillery.http.requests import HttpRefusal, address_of, read_body
 from skillery.identity import access
@@ -169,6 +169,10 @@ class PageRequest:
         query = self.scope.get("query_string", b"").decode("latin-1")
         return f"{path}?{query}" if query else path
 
+    def with_query(self, **changes: str) -> str:
+        """Return the address with some fields of the query changed."""
+        return f"{self.address.partition('?')[0]}?{urlencode({**self.query, **changes})}"
+
     @property
     def server(self) -> str:
         """The origin of this server as the browser knows it, such as `https://skills.example.com`."""
@@ -189,19 +193,9 @@ class PageRequest:
         """
         return self.known is not None and access.allows(self.known, scope)
 
-    def require(self, scope: Scope) -> Identity:
-        """Return the caller.
-
-        Raise NotAuthenticated for a caller without a login, and NotAllowed for a caller without the scope.
-        """
-        if self.known is None:
-            raise NotAuthenticated("this page needs a login", hint="Sign in.")
-        if not self.may(scope):
-            raise NotAllowed(
-                f"this needs the scope {scope}",
-                hint=f"{self.known.name} has {', '.join(sorted(self.known.scopes))}. An admin can change that.",
-            )
-        return self.known
+    def publishes(self, name: str) -> bool:
+        """Return whether the caller may publish versions of a skill, and so change it."""
+        return self.known is not None and access.publishes(self.known, name)
 
     async def do(
         self, method: Callable[[Any, Identity, P], Awaitable[Json[R] | R]], params: P, *, key: str | None = None

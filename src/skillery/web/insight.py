@@ -1,217 +1,155 @@
-"""`/insight`: what is used and by whom, which skills reach what, and which searches lead nowhere."""
+"""`/insight`: what is used and by whom, what fails, which skills reach what, and which searches lead nowhere."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
+from msgspec.structs import asdict
 
 from skillery.errors import InvalidParams
 from skillery.http.requests import send_bytes
 from skillery.method import Params
-from skillery.skills.insight import (
-    Activity,
-    ActivityReport,
-    GetActivity,
-    ListSearches,
-    get_activity,
-    has_insight,
-    list_searches,
-)
-from skillery.skills.reach import ListReach, Reach, SkillReach, list_reach
-from skillery.web.display import number
+from skillery.runs.failures import ListFailures, list_failures
+from skillery.skills.insight import GetActivity, ListSearches, get_activity, has_insight, list_searches
+from skillery.skills.reach import ListReach, ReachPage, list_reach
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.views.charts import spark
 from skillery.web.views.tables import Table, as_csv
 
-TABS = {"": "Overview", "failures": "Failures", "reach": "Reach", "searches": "Searches"}
 DAYS = (7, 30, 90)
-SORTS = {
-    "used": "most used",
-    "callers": "most callers",
-    "failed": "most failures",
-    "busy": "most time",
-    "unused": "never used",
-}
 MOST_COLUMNS = 12
-MOST_ROWS = 50
 _CSV = "text/csv; charset=utf-8"
+_FIELDS = {"namespace": "ns", "skill": "skill", "target": "target", "cursor": "cursor"}
+"""Texts of the query, by the name of their param."""
 
 
-def shows_insight(request: PageRequest) -> bool:
-    return request.known is not None and has_insight(request.known)
+def shows(path: str) -> Callable[[PageRequest], bool]:
+    """Return the function that decides who sees a page. Each caller who may publish sees what fails."""
+    if path == "/insight/failures":
+        return lambda request: request.may("publish")
+    return lambda request: request.known is not None and has_insight(request.known)
 
 
-def _days(request: PageRequest, usual: int) -> int:
-    days = request.query.get("days", "")
-    return int(days) if days in map(str, DAYS) else usual
+class Tab(NamedTuple):
+    """A page of insight about the result of one method. The name of its template and of its CSV is its key in TABS."""
+
+    words: str
+    method: Callable[..., Any]
+    params: type[Params]
+    limit: int
+    columns: str
+    """The columns of its CSV."""
+    rows: Callable[[Any], Iterable[dict[str, Any]]]
+    """Function that returns the rows of its CSV, from the result of the method."""
+    sorts: dict[str, str] = {}
+    """The words of each order. The first one is the default."""
+    values: Callable[[Any], dict[str, Any]] = lambda _: {}
+    """Function that returns further values of its template."""
 
 
-def _page(request: PageRequest, tab: str, method: str, params: Params, rows: Table, **values: Any) -> Answer:
-    """Return a page of insight, or its rows as CSV if the address says so. `method` and `params` give the same rows."""
-    name = tab or "overview"
+async def show(request: PageRequest, key: str) -> Answer:
+    """Return a page of insight, or its rows as CSV if the address says so. Wrong params become the usual ones."""
+    tab, params, problem = TABS[key], _params(request, TABS[key]), None
+    try:
+        result = await request.do(tab.method, params)
+    except InvalidParams as error:
+        problem, params = error, tab.params()
+        result = await request.do(tab.method, params)
     if request.query.get("as") == "csv":
-        headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{name}.csv"')]
-        body = as_csv(rows).encode()
-        return Direct(partial(send_bytes, status=200, body=body, kind=_CSV, headers=headers))
-    fields = {key: value for key, value in request.query.items() if key != "cursor"}
-    shared = {
-        "tab": tab,
-        "problem": None,
-        "tabs": TABS,
+        columns = tab.columns.split()
+        table = Table(columns, [[_cell(row[name]) for name in columns] for row in tab.rows(result)])
+        headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{key}.csv"')]
+        return Direct(partial(send_bytes, status=200, body=as_csv(table).encode(), kind=_CSV, headers=headers))
+    values = {
+        "tab": key,
+        "tabs": {name: other.words for name, other in TABS.items()},
         "params": params,
+        "problem": problem,
         "days": DAYS,
-        "csv": f"{request.path}?{urlencode({**fields, 'as': 'csv'})}",
-        "with_cursor": lambda cursor: f"{request.path}?{urlencode({**fields, 'cursor': cursor})}",
-        "same": json.dumps({"method": method, "params": msgspec.to_builtins(params)}, ensure_ascii=False),
+        "sorts": tab.sorts,
+        "result": result,
+        "same": json.dumps({"method": tab.method.__name__, "params": msgspec.to_builtins(params)}, ensure_ascii=False),
     }
-    title = f"Insight: {TABS[tab]}" if tab else "Insight"
-    return Page(f"insight_{name}.html", title, {**shared, **values}, "insight")
+    title = "Insight" if key == "overview" else f"Insight: {tab.words}"
+    return Page(f"insight_{key}.html", title, {**values, **tab.values(result)}, "insight")
 
 
-# -- `/insight`: get_activity ------------------------------------------------------------------------------------------
+def _params(request: PageRequest, tab: Tab) -> Params:
+    query = request.query
+    params: dict[str, Any] = {name: query.get(field, "").strip() for name, field in _FIELDS.items()}
+    if (days := query.get("days", "")) in map(str, DAYS):
+        params["days"] = int(days)
+    if query.get("sort") in tab.sorts:
+        params["sort"] = query["sort"]
+    params |= {"wanted": query.get("show") != "all", "limit": tab.limit}
+    return tab.params(**{name: value for name, value in params.items() if name in tab.params.__struct_fields__})
 
 
-class Tile(NamedTuple):
-    """A figure of the period: its words, its value, how it differs from the period before, and its picture."""
-
-    words: str
-    value: str
-    change: str
-    picture: Any = ""
-    is_worse: bool = False
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
 
 
-async def show_overview(request: PageRequest) -> Answer:
-    sort = request.query.get("sort", "")
-    params = GetActivity(
-        namespace=request.query.get("ns", "").strip(),
-        days=_days(request, 30),
-        sort=sort if sort in SORTS else "used",  # type: ignore[arg-type]
-    )
-    problem = None
-    try:
-        report = await request.do(get_activity, params)
-    except InvalidParams as error:
-        problem, params = error, msgspec.structs.replace(params, namespace="")
-        report = await request.do(get_activity, params)
-    head = ["skill", "runs", "loads", "callers", "failed", "p95_ms", "busy_ms", "last_day"]
-    rows = [
-        [
-            *(skill.name, str(skill.runs), str(skill.loads), str(skill.callers), str(skill.failed)),
-            *("" if value is None else str(value) for value in (skill.p95_ms, skill.busy_ms, skill.last_day)),
-        ]
-        for skill in report.skills
-    ]
-    values = {"report": report, "tiles": _tiles(report, params.days), "sorts": SORTS, "problem": problem}
-    return _page(request, "", "get_activity", params, Table(head, rows), **values)
+def _matrix(page: ReachPage) -> dict[str, Any]:
+    """Return the columns, which are the most frequent targets, hosts first, and the rows of the table.
 
-
-def _tiles(report: ActivityReport, days: int) -> list[Tile]:
-    now, before, by_day = report.total, report.before, report.days
-    uses, none = [day.runs + day.loads for day in by_day], [0] * days
-    failed, failed_before = failed_share(now), failed_share(before)
-    was = "" if failed_before is None else f"was {number(failed_before, digits=1)} %"
-    return [
-        Tile("Uses", number(sum(uses)), _change(sum(uses), before.runs + before.loads), spark(uses, none, "by day")),
-        Tile(
-            "Callers",
-            number(now.callers),
-            _change(now.callers, before.callers),
-            spark([day.callers for day in by_day], none, "Callers by day"),
-        ),
-        Tile(
-            "Runs that failed",
-            "no run" if failed is None else f"{number(failed, digits=1)} %",
-            was,
-            spark([day.failed for day in by_day], [day.failed for day in by_day], "Failed runs by day"),
-            is_worse=(failed or 0) > (failed_before or 0) + 1,
-        ),
-        Tile("95th percentile", "no run" if report.p95_ms is None else f"{number(report.p95_ms)} ms", ""),
-    ]
-
-
-def failed_share(activity: Activity) -> float | None:
-    """Return the failed runs in percent of the completed and failed ones, or None if there are none."""
-    ended = activity.completed + activity.failed
-    return 100 * activity.failed / ended if ended else None
-
-
-def _change(now: int, before: int) -> str:
-    return f"{100 * (now - before) / before:+.0f} %".replace("-", "−") if before else ""
-
-
-# -- `/insight/reach`: list_reach --------------------------------------------------------------------------------------
-
-
-class Cell(NamedTuple):
-    """The use of a host or secret by a skill: its words, and the class of their colour."""
-
-    words: str
-    kind: str
-
-
-async def show_reach(request: PageRequest) -> Answer:
-    params = ListReach(
-        namespace=request.query.get("ns", "").strip(),
-        target=request.query.get("target", "").strip(),
-        days=_days(request, 90),
-        limit=MOST_ROWS,
-        cursor=request.query.get("cursor", ""),
-    )
-    problem = None
-    try:
-        page = await request.do(list_reach, params)
-    except InvalidParams as error:
-        problem, params = error, ListReach(limit=MOST_ROWS)
-        page = await request.do(list_reach, params)
-    # The columns are the most frequent targets, hosts first. All others are listed in a last column.
+    A row has a skill, its reach by column, and its reach of the other targets.
+    """
     counts = Counter((reach.kind, reach.target) for skill in page.skills for reach in skill.reach)
-    columns = sorted((key for key, _ in counts.most_common(MOST_COLUMNS)), key=_without_scheme)
-    matrix = [(skill, *_cells(skill, columns)) for skill in page.skills]
-    names = ["kind", "target", "declared", "granted", "runs", "refused", "bytes_out", "bytes_in", "last_day"]
-    rows = [
-        [skill.name, *("" if (value := getattr(reach, name)) is None else str(value) for name in names)]
-        for skill in page.skills
-        for reach in skill.reach
-    ]
-    values = {"columns": columns, "matrix": matrix, "next": page.next_cursor, "problem": problem}
-    values["attention"] = [(skill, reach) for skill in page.skills for reach in skill.reach if reach.refused][:10]
-    return _page(request, "reach", "list_reach", params, Table(["skill", *names], rows), **values)
+    frequent = [key for key, _ in counts.most_common(MOST_COLUMNS)]
+    columns = sorted(frequent, key=lambda key: (key[0], key[1].removeprefix("https://")))
+    rows = []
+    for skill in page.skills:
+        others = {(reach.kind, reach.target): reach for reach in skill.reach}
+        rows.append((skill, [others.pop(key, None) for key in columns], list(others.values())))
+    refused = [(skill, reach) for skill in page.skills for reach in skill.reach if reach.refused]
+    return {"columns": columns, "matrix": rows, "attention": refused[:10]}
 
 
-def _without_scheme(key: tuple[str, str]) -> tuple[str, str]:
-    return key[0], key[1].removeprefix("https://")
-
-
-def _cells(skill: SkillReach, columns: list[Any]) -> tuple[list[Cell | None], list[tuple[str, Cell]]]:
-    """Return the cells of a row, and the targets that have no column."""
-    cells = {(reach.kind, reach.target): cell_of(reach) for reach in skill.reach}
-    return [cells.get(key) for key in columns], [(key[1], cell) for key, cell in cells.items() if key not in columns]
-
-
-def cell_of(reach: Reach) -> Cell:
-    if reach.refused and not reach.runs:
-        return Cell(f"{number(reach.refused)} refused", "refused")
-    if reach.granted is False:
-        return Cell("not granted", "off")
-    if reach.runs:
-        return Cell(number(reach.runs), "used")
-    return Cell("never", "unused")
-
-
-# -- `/insight/searches`: list_searches --------------------------------------------------------------------------------
-
-
-async def show_searches(request: PageRequest) -> Answer:
-    wanted = request.query.get("show") != "all"
-    params = ListSearches(wanted=wanted, days=_days(request, 30), limit=100)
-    searches = (await request.do(list_searches, params)).searches
-    head = list(searches[0].__struct_fields__) if searches else ["words"]
-    rows = [[str(getattr(words, name)) for name in head] for words in searches]
-    return _page(request, "searches", "list_searches", params, Table(head, rows), searches=searches)
+TABS = {
+    "overview": Tab(
+        "Overview",
+        get_activity,
+        GetActivity,
+        20,
+        "skill runs loads callers failed p95_ms busy_ms last_day",
+        lambda report: ({"skill": row.name, **asdict(row)} for row in report.skills),
+        {
+            "used": "most used",
+            "callers": "most callers",
+            "failed": "most failures",
+            "busy": "most time",
+            "unused": "never used",
+        },
+    ),
+    "failures": Tab(
+        "Failures",
+        list_failures,
+        ListFailures,
+        20,
+        "skill error_type message place runs callers since_version last_version first_day last_at",
+        lambda page: map(asdict, page.failures),
+        {"harm": "runs × callers", "newest": "newest first"},
+    ),
+    "reach": Tab(
+        "Reach",
+        list_reach,
+        ListReach,
+        50,
+        "skill kind target declared granted runs refused bytes_out bytes_in last_day",
+        lambda page: ({"skill": skill.name, **asdict(reach)} for skill in page.skills for reach in skill.reach),
+        values=_matrix,
+    ),
+    "searches": Tab(
+        "Searches",
+        list_searches,
+        ListSearches,
+        100,
+        "words times matched opened callers last_day",
+        lambda page: map(asdict, page.searches),
+    ),
+}

@@ -11,6 +11,7 @@ from skillery.client_source.openrpc import document, words_of_type
 from skillery.errors import Conflict, InvalidParams, NotAllowed, NotAuthenticated, NotFound, Refused, TooLarge
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
+from skillery.identity import access
 from skillery.methods.errors import NOT_FOUND, codes_of, plain_error
 from skillery.web import (
     account,
@@ -19,7 +20,6 @@ from skillery.web import (
     admin_tokens,
     catalogue,
     insight,
-    insight_failures,
     login,
     publish_check,
     reviews,
@@ -72,9 +72,8 @@ RUN_PARTS: dict[tuple[str, str], Handlers] = {
 }
 """The parts of the result of a run, by the name and the path of the route."""
 INSIGHT: dict[str, Handlers] = {
-    "/insight": {"GET": insight.show_overview},
-    "/insight/reach": {"GET": insight.show_reach},
-    "/insight/searches": {"GET": insight.show_searches},
+    "/insight" if key == "overview" else f"/insight/{key}": {"GET": partial(insight.show, key=key)}
+    for key in insight.TABS
 }
 ADMIN: dict[str, Handlers] = {
     "/admin": {"GET": admin_now.show_overview},
@@ -118,11 +117,10 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),
         page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_log.Events().send}, needs="read"),
         *(page_route(site, name, (path,), row, needs="read") for (name, path), row in RUN_PARTS.items()),
-        page_route(site, "/insight/failures", ("/insight/failures",), {"GET": insight_failures.show_failures}),
         page_route(site, "/publish", ("/publish",), start, needs="publish"),
         page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
         page_route(site, "/account", ("/account",), me),
-        *(hidden_route(site, path, row, insight.shows_insight) for path, row in INSIGHT.items()),
+        *(hidden_route(site, path, row, insight.shows(path)) for path, row in INSIGHT.items()),
         *(hidden_route(site, path, row, lambda request: request.may("admin")) for path, row in ADMIN.items()),
     ]
 
@@ -187,7 +185,7 @@ def page_route(
 def _require(request: PageRequest, needs: Scope, name: str) -> None:
     """Raise NotAllowed if the caller does not have the scope, and record the refusal in the audit trail."""
     try:
-        request.require(needs)
+        access.require(request.identity, needs)
     except NotAllowed as error:
         request.site.gate.note_refusal(request.known, f"{request.method} {name}", "", error)
         raise

@@ -21,6 +21,7 @@ from skillery.formats.texts import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import Change, FileChange, FileFacts
 from skillery.formats.wording import problems_of
+from skillery.identity import access
 from skillery.importing import Begun, ImportOptions, SkillReport, Summary
 from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, CreateSkill, SkillFile, check_skill, create_skill
@@ -257,7 +258,7 @@ async def show_upload(request: PageRequest) -> Page:
 async def change_upload(request: PageRequest) -> Page | SeeOther:
     """Publish the upload, save it as a draft, import it, or change its version, by the action of the form."""
     form = await request.form()
-    request.require("publish")
+    access.require(request.identity, "publish")
     bundle, digest = await find_bundle(request, request.parameter("upload"))
     if form.get("digest") != digest:
         raise FormRefused({"": "This upload has other contents now. Nothing was published. Check it again."})

@@ -168,7 +168,7 @@ async def decide(request: PageRequest) -> SeeOther:
     reviewer has read. If the version has another digest now, nothing is decided.
     """
     form = await request.form(most_fields=500)
-    request.require("review")
+    access.require(request.identity, "review")
     opened = await open_review(request)
     action = form.get("action")
     if action == "waive":

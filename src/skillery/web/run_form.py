@@ -19,6 +19,7 @@ from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
 from skillery.formats.scripts import Script, language_of
+from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, call_tool, execute_skill, get_run, run_code
 from skillery.runs.queries import args_of
@@ -96,7 +97,7 @@ async def _args_of_run(request: PageRequest) -> dict[str, Any]:
 
 async def start_run(request: PageRequest) -> Page | SeeOther:
     """Start a run with the args of the form, and redirect to its page. If the args are invalid, show the form again."""
-    request.require("run")
+    access.require(request.identity, "run")
 
     async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
         blob = await request.site.core.blobs.receive(request.identity, content, file.kind)

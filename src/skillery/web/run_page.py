@@ -12,6 +12,7 @@ import msgspec
 from skillery.errors import InvalidParams, NotFound, SkilleryError
 from skillery.formats.paths import path_problem
 from skillery.formats.tracebacks import failing_frame
+from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
@@ -20,7 +21,6 @@ from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
-from skillery.web.insight_failures import group_of
 from skillery.web.run_form import again_of
 from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
@@ -67,7 +67,7 @@ async def show_run(request: PageRequest) -> Page:
         "code_at": code,
         "remedy": remedy,
         "steps": _steps(run, remedy, again if request.may("run") else "") if remedy else [],
-        "same": group_of(request, same) if same else None,
+        "same": same,
         "completed": _completed(run),
         "traceback": _frames_of(run),
         "skill_at": name,
@@ -138,7 +138,7 @@ def _steps(run: RunRecord, remedy: Remedy, again: str) -> list[tuple[str, str]]:
 async def change_run(request: PageRequest) -> SeeOther:
     """Cancel a run."""
     await request.form()
-    request.require("run")
+    access.require(request.identity, "run")
     run = await request.do(cancel_run, CancelRun(run_id=request.parameter("id")))
     text = "The run had already ended." if run.status == "completed" else "The run is cancelled."
     return SeeOther(path_of("runs", run.run_id), Done(text))

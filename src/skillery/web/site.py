@@ -22,8 +22,10 @@ from skillery.http.run_streams import OpenStreams, RunStreams
 from skillery.identity.web_sessions import Signer, WebSessions
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.runs.remedies import explained
 from skillery.web import display
 from skillery.web.rendered_texts import RenderedTexts
+from skillery.web.views.charts import spark
 
 # The shared files of pages: the style sheet and the script bundle, `/static/{digest}/{name}`, and `/favicon.ico`.
 #
@@ -137,6 +139,7 @@ def compiled_templates() -> Environment:
     )
     environment.filters.update(
         number=_localised(display.number),
+        counted=_localised(lambda value, language, word: display.counted(value, word, language)),
         size=_localised(display.size),
         duration=_localised(display.duration),
         ago=display.ago,
@@ -145,6 +148,8 @@ def compiled_templates() -> Environment:
         sentence=display.sentence,
         foreign=display.foreign,
         glyph=display.glyph,
+        spark=spark,
+        explained=explained,
         labelled=display.labelled,
         as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,

@@ -17,7 +17,6 @@ from skillery.runs.failures import ListFailures, list_failures
 from skillery.skills.descriptions import Skill
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results
 from skillery.web.frame import Direct, Page, PageRequest
-from skillery.web.insight_failures import group_of
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.run_parts import MOST_BYTES, PREVIEW_ROWS, start_of_blob
 from skillery.web.sending import raw_file
@@ -26,7 +25,6 @@ from skillery.web.skill_opened import (
     Opened,
     examples_of,
     inputs_of,
-    may_change,
     number_of,
     open_version,
     page_of,
@@ -82,14 +80,12 @@ async def show_about(request: PageRequest) -> Page:
     results = await _results_of(request, opened)
     chosen = number_of(request.query.get("example", ""))
     chosen = chosen if chosen in results else min(results, default=0)
-    can_change = may_change(request, opened.name)
+    can_change = request.publishes(opened.name)
     size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
     values: dict[str, Any] = {
-        "failing_ways": [group_of(request, failure) for failure in page_of_failures.failures]
-        if page_of_failures
-        else [],
+        "failing_ways": page_of_failures.failures if page_of_failures else [],
         "inputs": inputs_of(skill.manifest.get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
         "tools": tools,

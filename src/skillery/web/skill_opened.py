@@ -112,11 +112,6 @@ def reader_of(request: PageRequest) -> Identity:
     return request.site.core.developer.overlays.of(request.identity)
 
 
-def may_change(request: PageRequest, name: str) -> bool:
-    """Return whether the caller may publish versions of this skill, and so change it."""
-    return request.known is not None and access.publishes(request.identity, name)
-
-
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:
     """Return a page of a version.
 
