@@ -28,9 +28,9 @@ _FIELDS = {"namespace": "ns", "skill": "skill", "target": "target", "cursor": "c
 """Texts of the query, by the name of their param."""
 
 
-def shows(path: str) -> Callable[[PageRequest], bool]:
+def shows(key: str) -> Callable[[PageRequest], bool]:
     """Return the function that decides who sees a page. Each caller who may publish sees what fails."""
-    if path == "/insight/failures":
+    if key == "failures":
         return lambda request: request.may("publish")
     return lambda request: request.known is not None and has_insight(request.known)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from skillery.backends import Scope
 from skillery.client_source.openrpc import document, words_of_type
@@ -49,80 +49,85 @@ from skillery.web.visits import OutdatedForm, kept_fields
 # -- The table of the pages --------------------------------------------------------------------------------------------
 
 
-Handlers = dict[str, Handler]
-"""The handlers of a page by the HTTP method, GET and POST."""
-FOR_VISITORS: dict[tuple[str, str], Handlers] = {
-    ("/s", "/s/{ref:str}"): {"GET": skill_about.show_about, "POST": skill_changes.change},
-    ("/s/files", "/s/{ref:str}/files"): {"GET": skill_files.show_file},
-    ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": skill_files.show_file},
-    ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": skill_files.show_raw},
-    ("/s/frame", "/s/{ref:str}/frame/{path:path}"): {"GET": partial(skill_files.show_raw, for_frame=True)},
-    ("/s/examples", "/s/{ref:str}/examples/{number:str}/{blob:str}"): {"GET": skill_about.send_example_file},
-    ("/s/versions", "/s/{ref:str}/versions"): {"GET": skill_changes.show_versions},
-    ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": reviews.show_diff},
-}
-"""The pages of skills, by the name and the path of the route. Callers without a login see them if the setting
-`public_downloads` permits it.
-"""
-RUN_PARTS: dict[tuple[str, str], Handlers] = {
-    ("/runs/parts", "/runs/{id:str}/parts/{name:path}"): {"GET": run_parts.show_part},
-    ("/runs/raw", "/runs/{id:str}/raw/{name:path}"): {"GET": run_parts.send_part},
-    ("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}"): {"GET": run_parts.send_blob},
-    ("/runs/frame", "/runs/{id:str}/frame/{blob:str}"): {"GET": partial(run_parts.send_blob, for_frame=True)},
-}
-"""The parts of the result of a run, by the name and the path of the route."""
-INSIGHT: dict[str, Handlers] = {
-    "/insight" if key == "overview" else f"/insight/{key}": {"GET": partial(insight.show, key=key)}
-    for key in insight.TABS
-}
-ADMIN: dict[str, Handlers] = {
-    "/admin": {"GET": admin_now.show_overview},
-    "/admin/tokens": {"GET": admin_tokens.show_tokens, "POST": admin_tokens.change_tokens},
-    "/admin/secrets": {"GET": admin_tokens.show_secrets, "POST": admin_tokens.change_secrets},
-    "/admin/quotas": {"GET": admin.show_quotas},
-    "/admin/plugins": {"GET": admin.show_plugins},
-    "/admin/storage": {"GET": admin.show_storage, "POST": admin.collect},
-    "/admin/environments": {"GET": admin.show_environments, "POST": admin.change_environments},
-    "/admin/webhooks": {"GET": admin.show_webhooks, "POST": admin.change_webhooks},
-    "/admin/audit": {"GET": admin_tokens.show_audit, "POST": admin_tokens.verify_audit},
-}
+class Row(NamedTuple):
+    """A page: the name and the path of its route, who may open it, and its handlers."""
+
+    name: str
+    path: str
+    opens: Scope | Literal["visitors"] | Callable[[PageRequest], bool] | None
+    """The scope of its callers. With `visitors`, callers without a login see the page too, if the setting
+    `public_downloads` permits it. With a function, callers for whom it returns False get 404, as for an unknown
+    address.
+    """
+    show: Handler
+    change: Handler | None = None
+    """The handler of its form."""
 
 
 def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
-    start_page: Handlers = {"GET": catalogue.show, "POST": catalogue.hide_steps}
-    start: Handlers = {"GET": publish_check.show_start, "POST": publish_check.receive_upload}
-    upload: Handlers = {"GET": publish_check.show_upload, "POST": publish_check.change_upload}
-    waivers: Handlers = {"GET": reviews.show_waivers, "POST": reviews.change_waivers}
-    review: Handlers = {"GET": reviews.show_review, "POST": reviews.decide}
-    attempt: Handlers = {"GET": run_form.show_try, "POST": run_form.start_run}
-    script: Handlers = {"GET": run_form.show_script, "POST": run_form.start_script}
-    run: Handlers = {"GET": run_page.show_run, "POST": run_page.change_run}
-    new: Handlers = {"GET": run_form.show_new, "POST": run_form.start_code}
-    me: Handlers = {"GET": account.show_account, "POST": account.change_account}
+    start = page_route(site, Row("/", "", "visitors", catalogue.show, catalogue.hide_steps))
+    framed = partial(skill_files.show_raw, for_frame=True)
+    framed_blob = partial(run_parts.send_blob, for_frame=True)
+    rows = [
+        Row("/s", "/s/{ref:str}", "visitors", skill_about.show_about, skill_changes.change),
+        Row("/s/files", "/s/{ref:str}/files", "visitors", skill_files.show_file),
+        Row("/s/file", "/s/{ref:str}/files/{path:path}", "visitors", skill_files.show_file),
+        Row("/s/raw", "/s/{ref:str}/raw/{path:path}", "visitors", skill_files.show_raw),
+        Row("/s/frame", "/s/{ref:str}/frame/{path:path}", "visitors", framed),
+        Row("/s/examples", "/s/{ref:str}/examples/{number:str}/{blob:str}", "visitors", skill_about.send_example_file),
+        Row("/s/versions", "/s/{ref:str}/versions", "visitors", skill_changes.show_versions),
+        Row("/s/diff", "/s/{ref:str}/diff/{older:str}", "visitors", reviews.show_diff),
+        Row("/s/try", "/s/{ref:str}/try", "run", run_form.show_try, run_form.start_run),
+        Row("/s/scripts", "/s/{ref:str}/scripts/{path:path}", "run", run_form.show_script, run_form.start_script),
+        Row("/api", "/api", "visitors", show_api),
+        Row("/review", "/review", "review", reviews.show_queue),
+        Row("/review/waivers", "/review/waivers", "review", reviews.show_waivers, reviews.change_waivers),
+        Row("/review/version", "/review/{ref:str}", None, reviews.show_review, reviews.decide),
+        Row("/runs", "/runs", "read", run_page.show_runs),
+        Row("/runs/new", "/runs/new", "run", run_form.show_new, run_form.start_code),
+        Row("/runs/run", "/runs/{id:str}", "read", run_page.show_run, run_page.change_run),
+        Row("/runs/events", "/runs/{id:str}/events", "read", run_log.Events().send),
+        Row("/runs/parts", "/runs/{id:str}/parts/{name:path}", "read", run_parts.show_part),
+        Row("/runs/raw", "/runs/{id:str}/raw/{name:path}", "read", run_parts.send_part),
+        Row("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}", "read", run_parts.send_blob),
+        Row("/runs/frame", "/runs/{id:str}/frame/{blob:str}", "read", framed_blob),
+        Row("/publish", "/publish", "publish", publish_check.show_start, publish_check.receive_upload),
+        Row(
+            "/publish/upload",
+            "/publish/{upload:str}",
+            "publish",
+            publish_check.show_upload,
+            publish_check.change_upload,
+        ),
+        Row("/account", "/account", None, account.show_account, account.change_account),
+        _insight("/insight", "overview"),
+        *(_insight(f"/insight/{key}", key) for key in insight.TABS if key != "overview"),
+        _admin("/admin", admin_now.show_overview),
+        _admin("/admin/tokens", admin_tokens.show_tokens, admin_tokens.change_tokens),
+        _admin("/admin/secrets", admin_tokens.show_secrets, admin_tokens.change_secrets),
+        _admin("/admin/quotas", admin.show_quotas),
+        _admin("/admin/plugins", admin.show_plugins),
+        _admin("/admin/storage", admin.show_storage, admin.collect),
+        _admin("/admin/environments", admin.show_environments, admin.change_environments),
+        _admin("/admin/webhooks", admin.show_webhooks, admin.change_webhooks),
+        _admin("/admin/audit", admin_tokens.show_audit, admin_tokens.verify_audit),
+    ]
     return [
         *login.login_routes(site),
         Route(STATIC, site.assets.answer, (), is_mount=True, is_guarded=False),
         Route(ICON, site.assets.answer_icon, (), is_guarded=False),
-        catalogue.with_links(page_route(site, "/", (), start_page, for_visitors=True)),
-        *(page_route(site, name, (path,), row, for_visitors=True) for (name, path), row in FOR_VISITORS.items()),
-        page_route(site, "/api", ("/api",), {"GET": show_api}, for_visitors=True),
-        page_route(site, "/review", ("/review",), {"GET": reviews.show_queue}, needs="review"),
-        page_route(site, "/review/waivers", ("/review/waivers",), waivers, needs="review"),
-        page_route(site, "/review/version", ("/review/{ref:str}",), review),
-        page_route(site, "/s/try", ("/s/{ref:str}/try",), attempt, needs="run"),
-        page_route(site, "/s/scripts", ("/s/{ref:str}/scripts/{path:path}",), script, needs="run"),
-        page_route(site, "/runs", ("/runs",), {"GET": run_page.show_runs}, needs="read"),
-        page_route(site, "/runs/new", ("/runs/new",), new, needs="run"),
-        page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),
-        page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_log.Events().send}, needs="read"),
-        *(page_route(site, name, (path,), row, needs="read") for (name, path), row in RUN_PARTS.items()),
-        page_route(site, "/publish", ("/publish",), start, needs="publish"),
-        page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
-        page_route(site, "/account", ("/account",), me),
-        *(hidden_route(site, path, row, insight.shows(path)) for path, row in INSIGHT.items()),
-        *(hidden_route(site, path, row, lambda request: request.may("admin")) for path, row in ADMIN.items()),
+        catalogue.with_links(start),
+        *(page_route(site, row) for row in rows),
     ]
+
+
+def _insight(path: str, key: str) -> Row:
+    return Row(path, path, insight.shows(key), partial(insight.show, key=key))
+
+
+def _admin(path: str, show: Handler, change: Handler | None = None) -> Row:
+    return Row(path, path, lambda request: request.may("admin"), show, change)
 
 
 async def show_api(_: PageRequest) -> Page:
@@ -130,65 +135,37 @@ async def show_api(_: PageRequest) -> Page:
     return Page("api.html", "API", {"methods": document()["methods"], "words_of_type": words_of_type})
 
 
-def hidden_route(
-    site: Site, path: str, handlers: Mapping[str, Handler], is_shown: Callable[[PageRequest], bool]
-) -> Route:
-    """Return the route of a page for some callers. All others get 404, as for an unknown address."""
-    return page_route(site, path, (path,), {name: _hidden(handler, is_shown) for name, handler in handlers.items()})
-
-
-def _hidden(handler: Handler, is_shown: Callable[[PageRequest], bool]) -> Handler:
-    """Return the handler with a check of the caller: it raises HttpRefusal 404 unless the page `is_shown`."""
-
-    async def answer(request: PageRequest) -> Answer:
-        if not is_shown(request):
-            hint = "JSON-RPC is at POST /rpc."
-            raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
-        return await handler(request)
-
-    return answer
-
-
 # -- The route of a page: who may open it, its handlers, and its answers to failures -----------------------------------
 
 
-def page_route(
-    site: Site,
-    name: str,
-    paths: tuple[str, ...],
-    handlers: Mapping[str, Handler],
-    *,
-    needs: Scope | None = None,
-    for_visitors: bool = False,
-) -> Route:
-    """Return the route of a page. `handlers` has the function for `GET`, for `POST`, or for both.
-
-    `needs` is the scope of the caller. With `for_visitors`, callers without a login see the page too, if the setting
-    `public_downloads` permits it.
-    """
+def page_route(site: Site, row: Row) -> Route:
+    """Return the route of a page."""
 
     async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         request = await request_of(site, scope, receive, headers)
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        if request.known is None and not (for_visitors and site.public_pages):
+        if request.known is None and not (row.opens == "visitors" and site.public_pages):
             await _refuse_visitor(request, send)
             return
-        if needs is not None:
-            _require(request, needs, name)
-        answer = await (_answer_to_form(request, handlers) if method == "POST" else handlers[method](request))
-        await send_answer(request, send, answer)
+        _check(request, row)
+        is_form = row.change is not None and scope["method"] == "POST"
+        await send_answer(request, send, await (_answer_to_form(request, row) if is_form else row.show(request)))
 
-    methods = ("GET", "HEAD", "POST") if len(handlers) == 2 else ("GET", "HEAD") if "GET" in handlers else ("POST",)
-    return Route(name, endpoint, (), paths, methods, fail=failing(site))
+    methods = ("GET", "HEAD", "POST") if row.change else ("GET", "HEAD")
+    return Route(row.name, endpoint, (), (row.path,) if row.path else (), methods, fail=failing(site))
 
 
-def _require(request: PageRequest, needs: Scope, name: str) -> None:
-    """Raise NotAllowed if the caller does not have the scope, and record the refusal in the audit trail."""
-    try:
-        access.require(request.identity, needs)
-    except NotAllowed as error:
-        request.site.gate.note_refusal(request.known, f"{request.method} {name}", "", error)
-        raise
+def _check(request: PageRequest, row: Row) -> None:
+    """Raise HttpRefusal 404 for a hidden page, or NotAllowed for a missing scope, with an entry in the audit trail."""
+    if callable(row.opens):
+        if not row.opens(request):
+            hint = "JSON-RPC is at POST /rpc."
+            raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
+    elif row.opens is not None and row.opens != "visitors":
+        try:
+            access.require(request.identity, row.opens)
+        except NotAllowed as error:
+            request.site.gate.note_refusal(request.known, f"{request.method} {row.name}", "", error)
+            raise
 
 
 async def _refuse_visitor(request: PageRequest, send: Any) -> None:
@@ -201,14 +178,14 @@ async def _refuse_visitor(request: PageRequest, send: Any) -> None:
     await ask_for_login(request, send)
 
 
-async def _answer_to_form(request: PageRequest, handlers: Mapping[str, Handler]) -> Answer:
+async def _answer_to_form(request: PageRequest, row: Row) -> Answer:
     """Return the answer of the handler to a form.
 
     If the form is refused, return its page with the messages and the text of the form. If the form does not fit the
     session, return a page with the text of the form.
     """
     try:
-        return await handlers["POST"](request)
+        return await (row.change or row.show)(request)
     except OutdatedForm as error:
         return unsent_page(request, Unsent(request.address, error.pairs), 403)
     except OldSignIn:
@@ -223,7 +200,7 @@ async def _answer_to_form(request: PageRequest, handlers: Mapping[str, Handler])
         if request.known is not None or request.sent is None or not is_ended:
             raise
         return sign_in_again(request, ENDED, Unsent(request.address, kept_fields(request.sent)))
-    page = await handlers["GET"](request)
+    page = await row.show(request)
     return page._replace(status=status) if isinstance(page, Page) else page
 
 
