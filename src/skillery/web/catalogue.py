@@ -6,8 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine
-from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from markupsafe import Markup
@@ -20,7 +19,7 @@ from skillery.http.requests import disconnected, only, send_bytes
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
-from skillery.skills.catalogue_listings import CatalogueEntry, SkillPage, SkillRow
+from skillery.skills.catalogue_listings import SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
 from skillery.skills.search import SearchSkills, search_skills
@@ -36,10 +35,9 @@ from skillery.web.catalogue_filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.display import foreign, number, visible
+from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 from skillery.web.sending import VERSION
-from skillery.web.views.charts import spark
 from skillery.web.visits import cookie_of
 
 # -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------
@@ -72,37 +70,7 @@ _LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/opena
 _YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
-_MANY_FAILURES = 0.15
 _FIRST_SKILL = "text.csv.profile"
-
-
-class Row(NamedTuple):
-    """A skill in the list of the catalogue."""
-
-    name: str
-    title: str
-    version: str
-    status: str
-    is_prerelease: bool
-    text: Markup
-    """The description. The style sheet shows two lines."""
-    found_in: Markup | None
-    """The part of SKILL.md that matches the search, if the description does not match."""
-    kind: str
-    tags: list[Choice]
-    labels: list[str]
-    uses: int
-    callers: int
-    spark: Markup
-    note: str
-    """How the uses went, in words."""
-    is_failing: bool
-    looks_like: str | None
-    hosts: int
-    secrets: int
-    has_code: bool
-    is_verified: bool
-    at: datetime
 
 
 async def show(request: PageRequest) -> Page:
@@ -128,7 +96,9 @@ async def _page(request: PageRequest) -> Page:
     values: dict[str, Any] = {
         "filters": filters,
         "sorts": {key: words for key, words in SORTS.items() if filters.q or key != "best"},
-        "rows": [_row(filters, skill) for skill in skills.skills],
+        "rows": skills.skills,
+        "texts_of": _texts_of,
+        "languages": LANGUAGES,
         "total": skills.total,
         "is_more": skills.total_is_more,
         "next": filters.address(skills.next_cursor) if skills.next_cursor else None,
@@ -148,75 +118,16 @@ async def _page(request: PageRequest) -> Page:
     return Page("catalogue.html", title, values, "skills")
 
 
-def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
-    """Return the row of a skill from a result of list_skills or search_skills."""
-    entry = cast("CatalogueEntry", skill.catalogue)
+def _texts_of(skill: SkillRow | FoundSkill) -> tuple[Markup, Markup | None]:
+    """Return the description of a skill, and the part of SKILL.md that matches the search if the description does not.
+
+    The style sheet shows two lines.
+    """
     snippet = (or_none(skill.snippet) or "") if isinstance(skill, FoundSkill) else ""
-    description = skill.description
-    found_in = None
-    if "«" in snippet and unmarked(snippet).strip("… ") in without_markdown(description):
-        text = marked(snippet)
-    else:
-        text = foreign(description, 600)
-        if "«" in snippet and unmarked(snippet) != skill.name:
-            found_in = marked(snippet)
-    tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry.tags[:5]]
-    return Row(
-        name=skill.name,
-        title=or_none(skill.title) or "",
-        version=skill.version,
-        status=entry.status,
-        is_prerelease="-" in skill.version.partition("+")[0],
-        text=text,
-        found_in=found_in,
-        kind=_contents(skill.kind, entry.language),
-        tags=tags,
-        labels=entry.labels,
-        uses=entry.uses_30d,
-        callers=entry.callers_30d,
-        spark=spark(entry.uses_by_day, entry.failed_by_day, _in_words(entry)),
-        note=_note(entry),
-        is_failing=entry.success_rate_30d is not None and 1 - entry.success_rate_30d > _MANY_FAILURES,
-        looks_like=entry.looks_like,
-        hosts=entry.hosts,
-        secrets=entry.secrets,
-        has_code=entry.language != "markdown",
-        is_verified=entry.verified,
-        at=entry.published_at,
-    )
-
-
-def _contents(kind: str, language: str) -> str:
-    """Return what a skill contains: `Python action`, `Instructions and Shell scripts`."""
-    words = LANGUAGES[language]
-    if kind == "action":
-        return f"{words} action"
-    return "Instructions" if language == "markdown" else f"Instructions and {words} scripts"
-
-
-def _note(entry: CatalogueEntry) -> str:
-    """Return a sentence about the uses of a skill."""
-    if not entry.uses_30d:
-        return ""
-    if not entry.runs_30d:
-        return "loads only"
-    if entry.success_rate_30d is None:
-        return f"{_count(entry.runs_30d, 'run')}, cancelled"
-    failed = 100 * (1 - entry.success_rate_30d)
-    if not failed:
-        return f"{_count(entry.runs_30d, 'run')}, none failed"
-    return f"{number(failed, digits=1 if failed < 1 else 0)} % of runs fail"
-
-
-def _count(amount: int, word: str) -> str:
-    return f"{number(amount)} {word}{'' if amount == 1 else 's'}"
-
-
-def _in_words(entry: CatalogueEntry) -> str:
-    """Return the description of the picture of uses."""
-    failed = sum(entry.failed_by_day)
-    days = f"Uses by day in 30 days, at most {number(max(entry.uses_by_day))}"
-    return f"{days}; {_count(failed, 'failed run')} in red" if failed else days
+    if "«" in snippet and unmarked(snippet).strip("… ") in without_markdown(skill.description):
+        return marked(snippet), None
+    has_match = "«" in snippet and unmarked(snippet) != skill.name
+    return foreign(skill.description, 600), marked(snippet) if has_match else None
 
 
 def marked(snippet: str) -> Markup:
