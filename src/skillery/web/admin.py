@@ -1,31 +1,32 @@
-"""Pages of environments, webhooks, garbage, plugins, storage, quotas and the current problems of a server."""
+"""Pages of admins: environments, webhooks, garbage, plugins, storage, quotas, tokens, secrets and the audit trail."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
+from skillery.audit import Head, Verified
 from skillery.environments.methods import ListEnvironments, RebuildEnvironment, list_environments, rebuild_environment
-from skillery.errors import SkilleryError
+from skillery.errors import InvalidParams, SkilleryError
 from skillery.events import EVENT_TYPES
+from skillery.formats.names import parse_grantee, parse_secret_name
+from skillery.identity import secret_grants
+from skillery.identity.offboarding import RevokeToken, revoke_token
+from skillery.identity.secret_grants import check_value
+from skillery.identity.token_methods import CreateToken, ListTokens, create_token, list_tokens
+from skillery.identity.tokens import REMARKS, SCOPES, CreatedToken, remarked
 from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
+from skillery.methods.table import METHODS
 from skillery.plugins.facts import ServerPlugin
+from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
-from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of
-from skillery.webhooks.targets import (
-    AddedWebhook,
-    AddWebhook,
-    ListWebhooks,
-    RemoveWebhook,
-    TestWebhook,
-    add_webhook,
-    list_webhooks,
-    remove_webhook,
-    test_webhook,
-)
+from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of
+from skillery.web.visits import VALUE_OF_SECRET
+from skillery.webhooks import targets as webhooks
 
 # -- The layout of all pages of administrators -------------------------------------------------------------------------
 
@@ -60,8 +61,8 @@ async def change_environments(request: PageRequest) -> SeeOther:
     return SeeOther("/admin/environments", Done(f"The environment {form.get('name')} is being built."))
 
 
-async def show_webhooks(request: PageRequest, added: AddedWebhook | None = None) -> Page:
-    listed = (await request.do(list_webhooks, ListWebhooks())).webhooks
+async def show_webhooks(request: PageRequest, added: webhooks.AddedWebhook | None = None) -> Page:
+    listed = (await request.do(webhooks.list_webhooks, webhooks.ListWebhooks())).webhooks
     return admin_page("webhooks", webhooks=listed, added=added, events=EVENT_TYPES)
 
 
@@ -69,15 +70,17 @@ async def change_webhooks(request: PageRequest) -> Page | SeeOther:
     """Add, remove or test a webhook. After adding, the page shows its secret once."""
     form = await request.form(most_fields=40)
     if form.get("action") == "test":
-        test = await request.do(test_webhook, TestWebhook(id=form.get("id")))
+        test = await request.do(webhooks.test_webhook, webhooks.TestWebhook(id=form.get("id")))
         text = "The receiver has accepted the test event." if test.ok else f"The test failed: {test.error}"
         return SeeOther("/admin/webhooks", Done(text))
     request.require_recent_sign_in()
     if form.get("action") == "remove":
-        await request.do(remove_webhook, RemoveWebhook(id=form.get("id")))
+        await request.do(webhooks.remove_webhook, webhooks.RemoveWebhook(id=form.get("id")))
         return SeeOther("/admin/webhooks", Done("The webhook is removed."))
-    params = AddWebhook(url=form.get("url").strip(), events=form.all("event"), skills=form.get("skills").split())
-    return await show_webhooks(request, await request.do(add_webhook, params))
+    params = webhooks.AddWebhook(
+        url=form.get("url").strip(), events=form.all("event"), skills=form.get("skills").split()
+    )
+    return await show_webhooks(request, await request.do(webhooks.add_webhook, params))
 
 
 async def collect(request: PageRequest) -> SeeOther:
@@ -151,3 +154,133 @@ async def uses_of(request: PageRequest) -> list[Use]:
     namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))
     uses = [*chain.from_iterable(map(uses_of_identity, identities)), *map(use_of_namespace, namespaces)]
     return sorted(uses, key=lambda use: (use.part, use.used or 0), reverse=True)
+
+
+# -- `/admin/tokens` ---------------------------------------------------------------------------------------------------
+
+
+MOST_TOKENS = 500
+"""The maximum number of tokens on the page."""
+
+
+async def show_tokens(request: PageRequest, made: CreatedToken | None = None) -> Page:
+    """Show the tokens, and a new token once."""
+    tokens = (await request.do(list_tokens, ListTokens())).tokens
+    tokens.sort(key=lambda token: (token.status != "live", token.name))
+    return admin_page(
+        "tokens",
+        tokens=tokens[:MOST_TOKENS],
+        count=len(tokens),
+        scopes=SCOPES,
+        remarks=REMARKS,
+        remarked=remarked(tokens),
+        made=made,
+    )
+
+
+async def change_tokens(request: PageRequest) -> Page | SeeOther:
+    """Create or revoke a token. After creating, the page shows the token once."""
+    form = await request.form(most_fields=40)
+    request.require_recent_sign_in()
+    if form.get("action") == "revoke":
+        revoked = await request.do(revoke_token, RevokeToken(id=form.get("id")))
+        return SeeOther("/admin/tokens", Done(f"The token {revoked.id} of {revoked.name} is revoked."))
+    if not form.has("scope"):
+        raise FormRefused({"scopes": "Choose at least one scope."})
+    params = CreateToken(
+        name=form.get("name").strip(),
+        scopes=form.all("scope"),
+        namespaces=form.get("namespaces").split(),
+        kind=cast("Any", form.get("kind") or "person"),  # the call refuses other kinds
+        expires=form.get("expires").strip(),
+    )
+    # The only page with the token: pages are never stored by browsers.
+    return await show_tokens(request, await request.do(create_token, params))
+
+
+# -- `/admin/secrets`: secrets are granted to skills. Values are never shown -------------------------------------------
+
+
+async def show_secrets(request: PageRequest) -> Page:
+    grants = await request.read(secret_grants.list_grants)
+    with_value = await asyncio.to_thread(request.site.state.secrets)
+    ungranted = sorted(set(with_value) - {grant.secret for grant in grants})
+    return admin_page("secrets", grants=grants, with_value=with_value, ungranted=ungranted)
+
+
+async def change_secrets(request: PageRequest) -> SeeOther:
+    """Set the value of a secret, grant a secret to a skill, or revoke the grant."""
+    form = await request.form()
+    request.require_recent_sign_in()
+    secret, grantee = form.get("secret").strip(), form.get("grantee").strip()
+    if form.get("action") == "set":
+        return await _set_value(request, secret, form.get(VALUE_OF_SECRET))
+    actor, registry = request.identity, request.site.core.registry
+    if form.get("action") == "revoke":
+        await registry.write(partial(secret_grants.revoke, actor=actor, secret=secret, grantee=grantee))
+        return SeeOther("/admin/secrets", Done(f"{secret} is no longer granted to {grantee}."))
+    with at_field("secret"):
+        parse_secret_name(secret)
+    with at_field("grantee"):
+        parse_grantee(grantee)
+    work = partial(secret_grants.grant, actor=actor, secret=secret, grantee=grantee, granted_by=actor.name)
+    words = "is granted" if await registry.write(work) else "was already granted"
+    return SeeOther("/admin/secrets", Done(f"{secret} {words} to {grantee}."))
+
+
+async def _set_value(request: PageRequest, name: str, value: str) -> SeeOther:
+    """Set the value of a secret. The page of a failure does not contain the value."""
+    with at_field("name"):
+        parse_secret_name(name)
+    with at_field(VALUE_OF_SECRET):
+        check_value(name, value)
+        await asyncio.to_thread(request.site.state.set_secret, request.identity, name, value)
+    return SeeOther("/admin/secrets", Done(f"{name} is set. A run gets it if a grant permits it."))
+
+
+# -- `/admin/audit`: the audit trail with filters, and a check of its chain --------------------------------------------
+
+
+ACTIONS = sorted(name for name, method in METHODS.items() if method.audits)
+"""The methods that leave entries, as suggestions for the filter. Other entries have other actions."""
+FILTERS = ("identity", "action", "subject", "outcome", "since", "until")
+
+
+async def verify_audit(request: PageRequest) -> Page:
+    """Check that all audit entries are unchanged, and that the entry of a given head exists.
+
+    The check reads the whole trail, and changes nothing.
+    """
+    form = await request.form()
+    typed = form.get("head").strip()
+    head = _head(typed)
+    if typed and head is None:
+        raise FormRefused({"head": "A head is a number and a hash, as `skillery audit head` prints it: 123:4f5e…"})
+    return await show_audit(request, await asyncio.to_thread(request.site.state.verify_audit, head))
+
+
+async def show_audit(request: PageRequest, verified: Verified | None = None) -> Page:
+    """Show the entries that match the filters of the query, and the result of a check of the chain."""
+    filters: dict[str, Any] = {name: request.query.get(name, "").strip() for name in FILTERS}
+    page = AuditPage((), None)
+    try:
+        page = await request.do(list_audit, ListAudit(**filters, cursor=request.query.get("cursor", "")))
+    except InvalidParams as error:
+        field = str(error.data.get("param", ""))
+        request.problems = {field if field in FILTERS else "": message_of(error)}
+    return admin_page(
+        "audit",
+        entries=page.entries,
+        actions=ACTIONS,
+        filters=filters,
+        next_cursor=page.next_cursor,
+        verified=verified,
+        head=dict(request.sent or ()).get("head", ""),
+    )
+
+
+def _head(text: str) -> Head | None:
+    """Return the head that `skillery audit head` has printed as `SEQ:HASH`, or None for other text."""
+    seq, _, digest = text.partition(":")
+    is_head = seq.isdecimal() and len(seq) < 19 and len(digest) == 64
+    return Head(int(seq), digest.lower()) if is_head else None

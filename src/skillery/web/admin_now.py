@@ -5,7 +5,7 @@ changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.admin import MOST, admin_page, uses_of
 from skillery.web.display import counted, size
 from skillery.web.frame import Page, PageRequest
-from skillery.webhooks.targets import ListWebhooks, Webhook, list_webhooks
+from skillery.webhooks.targets import ListWebhooks, list_webhooks
 
 BROKEN, FAILING, LOOK, WAITING = range(4)
 """Levels of problems, the worst first."""
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 async def show_overview(request: PageRequest) -> Page:
-    problems = [problem async for problem in _problems(request)]
+    problems = [problem for find in FINDERS async for problem in find(request)]
     core, state = request.site.core, request.site.state
     return admin_page(
         "",
@@ -55,52 +55,38 @@ async def show_overview(request: PageRequest) -> Page:
     )
 
 
-async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
-    """Yield all current problems of the server, in no particular order."""
+async def _of_checks(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem for each failed readiness check."""
     for name, works in (await request.site.state.checks()).items():
-        if not works:
-            yield _of_check(name)
-    for problems in (_of_disk(request), _of_plugins(request)):
-        for problem in problems:
-            yield problem
-    for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_vulnerabilities, _of_reviews, _of_refusals):
-        for problem in await find(request):
-            yield problem
+        if not works and name == "workers":
+            remedy = "Wait a few seconds: processes that have ended are replaced"
+            yield Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
+        elif not works:
+            remedy = f"Check the setting {name}: skillery doctor"
+            yield Problem(BROKEN, f"The {name} does not work.", remedy, _PAGES.get(name, "/admin/plugins"))
 
 
-def _of_check(name: str) -> Problem:
-    """Return the problem of a failed readiness check."""
-    if name == "workers":
-        remedy = "Wait a few seconds: processes that have ended are replaced"
-        return Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
-    remedy = f"Check the setting {name}: skillery doctor"
-    return Problem(BROKEN, f"The {name} does not work.", remedy, _PAGES.get(name, "/admin/plugins"))
-
-
-def _of_disk(request: PageRequest) -> Iterator[Problem]:
+async def _of_disk(request: PageRequest) -> AsyncIterator[Problem]:
     """Yield a problem if the disk is nearly full."""
     disk = request.site.state.disk()
     free = disk.free / max(1, disk.total)
     if free < LOW_DISK:
         free_text, total = size(disk.free, request.language), size(disk.total, request.language)
         text = f"The disk of the server has {free_text} left of {total}."
-        level = BROKEN if free < FULL_DISK else LOOK
-        yield Problem(
-            level, text, "Collect the garbage, or make the disk larger", "/admin/storage?garbage=shown#garbage"
-        )
+        remedy = "Collect the garbage, or make the disk larger"
+        yield Problem(BROKEN if free < FULL_DISK else LOOK, text, remedy, "/admin/storage?garbage=shown#garbage")
 
 
-async def _of_runs(request: PageRequest) -> list[Problem]:
-    """Return a problem if the limit for the number of runs shortens the time for which runs are kept."""
+async def _of_runs(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem if the limit for the number of runs shortens the time for which runs are kept."""
     span = await request.site.state.span_of_runs()
-    if span is None:
-        return []
-    hours = max(1, round(span.total_seconds() / 3600))
-    text = f"Runs are kept for {counted(hours, 'hour')} only: runs.keep_count shortens runs.keep_days."
-    return [Problem(LOOK, text, "Raise runs.keep_count", "/runs")]
+    if span is not None:
+        hours = max(1, round(span.total_seconds() / 3600))
+        text = f"Runs are kept for {counted(hours, 'hour')} only: runs.keep_count shortens runs.keep_days."
+        yield Problem(LOOK, text, "Raise runs.keep_count", "/runs")
 
 
-def _of_plugins(request: PageRequest) -> Iterator[Problem]:
+async def _of_plugins(request: PageRequest) -> AsyncIterator[Problem]:
     """Yield a problem for each plugin that has failed since the start of the server."""
     for plugin in request.site.state.plugins():
         count = sum(failure.count for failure in plugin.failures)
@@ -108,84 +94,78 @@ def _of_plugins(request: PageRequest) -> Iterator[Problem]:
             times = "once" if count == 1 else f"{count} times"
             text = f"The plugin {plugin.facts.name} has failed {times} since the start of the server."
             hangs = any(failure.reason == "hangs" for failure in plugin.failures)
-            remedy = "See which functions fail"
-            yield Problem(FAILING if hangs else LOOK, text, remedy, "/admin/plugins")
+            yield Problem(FAILING if hangs else LOOK, text, "See which functions fail", "/admin/plugins")
 
 
-async def _of_environments(request: PageRequest) -> list[Problem]:
-    environments = (await request.do(list_environments, ListEnvironments(limit=100))).environments
-    remedy = "See its error, and build it again"
-    return [
-        Problem(BROKEN, f"The environment {environment.name} could not be built.", remedy, "/admin/environments")
-        for environment in environments
-        if environment.state == "failed"
-    ]
+async def _of_environments(request: PageRequest) -> AsyncIterator[Problem]:
+    for environment in (await request.do(list_environments, ListEnvironments(limit=100))).environments:
+        if environment.state == "failed":
+            text = f"The environment {environment.name} could not be built."
+            yield Problem(BROKEN, text, "See its error, and build it again", "/admin/environments")
 
 
-async def _of_webhooks(request: PageRequest) -> list[Problem]:
-    webhooks = (await request.do(list_webhooks, ListWebhooks())).webhooks
-    return [problem for webhook in webhooks if (problem := _of_webhook(webhook)) is not None]
+async def _of_webhooks(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem for each webhook whose events are not delivered."""
+    address = "/admin/webhooks"
+    for webhook in (await request.do(list_webhooks, ListWebhooks())).webhooks:
+        url = webhook.url
+        if webhook.state == "gone":
+            yield Problem(BROKEN, f"The webhook {url} is gone.", "Remove it", address)
+        elif webhook.state == "failing":
+            yield Problem(FAILING, f"The webhook {url} fails: {webhook.last_error}", "Check the receiver", address)
+        elif webhook.dead_letters:
+            text = f"{webhook.dead_letters} events for {url} were not delivered."
+            yield Problem(LOOK, text, f"List them: skillery webhook dead {webhook.id}", address)
 
 
-def _of_webhook(webhook: Webhook) -> Problem | None:
-    """Return the problem of a webhook, or None if its events are delivered."""
-    address, url = "/admin/webhooks", webhook.url
-    if webhook.state == "gone":
-        return Problem(BROKEN, f"The webhook {url} is gone.", "Remove it", address)
-    if webhook.state == "failing":
-        return Problem(FAILING, f"The webhook {url} fails: {webhook.last_error}", "Check the receiver", address)
-    if webhook.dead_letters:
-        text = f"{webhook.dead_letters} events for {url} were not delivered."
-        return Problem(LOOK, text, f"List them: skillery webhook dead {webhook.id}", address)
-    return None
-
-
-async def _of_quotas(request: PageRequest) -> list[Problem]:
-    """Return a problem for each quota that is nearly used up."""
-    problems = []
+async def _of_quotas(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem for each quota that is nearly used up."""
     for use in await uses_of(request):
         if use.part >= NEAR:
             is_full = use.part >= 1
             text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
-            problems.append(Problem(FAILING if is_full else LOOK, text, "See who uses it", "/admin/quotas"))
-    return problems
+            yield Problem(FAILING if is_full else LOOK, text, "See who uses it", "/admin/quotas")
 
 
-async def _of_vulnerabilities(request: PageRequest) -> list[Problem]:
-    """Return a problem for each of the newest versions whose packages have known vulnerabilities."""
-    affected = await request.read_page(partial(list_affected, limit=MOST))
-    remedy = "Look at its evidence"
-    return [
-        Problem(
-            LOOK,
-            f"{name} {version} has packages with known vulnerabilities: {', '.join(ids[:5])}.",
-            remedy,
-            f"/s/{name}@{version}",
-        )
-        for name, version, ids in affected
-    ]
+async def _of_vulnerabilities(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem for each of the newest versions whose packages have known vulnerabilities."""
+    for name, version, ids in await request.read_page(partial(list_affected, limit=MOST)):
+        text = f"{name} {version} has packages with known vulnerabilities: {', '.join(ids[:5])}."
+        yield Problem(LOOK, text, "Look at its evidence", f"/s/{name}@{version}")
 
 
-async def _of_reviews(request: PageRequest) -> list[Problem]:
-    """Return a problem if versions wait for a review."""
+async def _of_reviews(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem if versions wait for a review."""
     waiting = (await request.do(list_versions, ListVersions(waiting=True, limit=100))).versions
-    if not waiting:
-        return []
-    count = "100 or more" if len(waiting) == 100 else str(len(waiting))
-    text = "One version waits for a review." if len(waiting) == 1 else f"{count} versions wait for a review."
-    return [Problem(WAITING, text, "Review the oldest", "/review")]
+    if waiting:
+        count = "100 or more" if len(waiting) == 100 else str(len(waiting))
+        text = "One version waits for a review." if len(waiting) == 1 else f"{count} versions wait for a review."
+        yield Problem(WAITING, text, "Review the oldest", "/review")
 
 
-async def _of_refusals(request: PageRequest) -> list[Problem]:
-    """Return a problem with its main cause if many requests were refused in the last 24 hours."""
+async def _of_refusals(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem with its main cause if many requests were refused in the last 24 hours."""
     refused = (await request.do(list_audit, ListAudit(outcome="refused", since="24h", limit=1000))).entries
     causes: Counter[tuple[str, str]] = Counter()
     for entry in refused:
         causes[entry.identity.name if entry.identity else entry.address or "", entry.type or ""] += entry.count
-    if (total := causes.total()) < MANY_REFUSALS:
-        return []
-    ((caller, kind), count) = causes.most_common(1)[0]
-    cause = f"{count} of them {kind.replace('_', ' ')}{f', from {caller}' if caller else ''}"
-    address = "/admin/audit?outcome=refused&since=24h"
-    text = f"{total} requests were refused in the last 24 hours, {cause}."
-    return [Problem(LOOK, text, "See who sent them", address)]
+    if (total := causes.total()) >= MANY_REFUSALS:
+        ((caller, kind), count) = causes.most_common(1)[0]
+        cause = f"{count} of them {kind.replace('_', ' ')}{f', from {caller}' if caller else ''}"
+        text = f"{total} requests were refused in the last 24 hours, {cause}."
+        yield Problem(LOOK, text, "See who sent them", "/admin/audit?outcome=refused&since=24h")
+
+
+FINDERS = (
+    _of_checks,
+    _of_disk,
+    _of_plugins,
+    _of_runs,
+    _of_environments,
+    _of_webhooks,
+    _of_quotas,
+    _of_vulnerabilities,
+    _of_reviews,
+    _of_refusals,
+)
+"""Functions that yield the current problems of the server."""
