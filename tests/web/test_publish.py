@@ -96,6 +96,7 @@ def test_a_taken_version_offers_free_ones_and_shows_the_changes(server: Server, 
 
     assert re.findall(r'name="version" value="([^"]+)"', page) == ["1.0.1", "1.1.0", "2.0.0"]
     assert "<ins>Other</ins>" in page
+    assert page.count('class="body changed-file"') == 1
     moved = press(browser, changed, "version", version="1.1.0").headers["location"]
     assert moved != changed
     assert press(browser, moved, "publish").headers["location"] == f"/s/{new_name}@1.1.0"

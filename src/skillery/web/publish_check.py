@@ -15,22 +15,22 @@ from msgspec.structs import replace
 
 from skillery.context.threads import COMPARISONS
 from skillery.errors import Busy, SkilleryError, Unavailable, VersionExists
+from skillery.formats.bundle import SKILL_MD
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.names import parse_namespace
-from skillery.formats.texts import unified_diff
+from skillery.formats.texts import MOST_TEXT_BYTES
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
-from skillery.formats.version_diffs import Change, FileChange, FileFacts
+from skillery.formats.version_diffs import MOST_LINED, Compared, DiffSide, FileFacts, compare_versions
 from skillery.formats.wording import problems_of
 from skillery.identity import access
 from skillery.importing import Begun, ImportOptions, SkillReport, Summary
 from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, CreateSkill, SkillFile, check_skill, create_skill
 from skillery.publishing.publisher import CheckedSkill
-from skillery.skills.descriptions import SkillFileEntry
 from skillery.skills.files import ReadSkillFile, read_skill_file
-from skillery.web.differences import FileDiff, ToCompare
+from skillery.web.differences import FileDiff
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of, path_of
-from skillery.web.review_contents import Right, rights_of
+from skillery.web.review_contents import Right, differences_of, rights_of
 from skillery.web.skill_opened import describe
 from skillery.web.uploads import (
     MOST_BYTES,
@@ -46,8 +46,6 @@ from skillery.web.uploads import (
 # -- An upload as a skill: its problems with their lines, its checks, and its differences from the earlier version -----
 
 
-MOST_TEXT = 512 * 1024
-MOST_DIFFS = 20
 _VERSION = re.compile(r'^version\s*=\s*(["\']).*?\1', re.MULTILINE)
 
 
@@ -76,7 +74,7 @@ class Checked(NamedTuple):
     """The version that the upload is compared with."""
     files: list[FileDiff]
     more_files: int
-    """The number of changed files that are not in `files`."""
+    """The number of changes that are not shown."""
     next_versions: list[str]
     """Free versions, if the version of the upload exists already."""
 
@@ -135,7 +133,7 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
         checked = checked._replace(problems=problems, failure=failure)
         if isinstance(error, VersionExists):
             checked = checked._replace(next_versions=_next_versions(str(failure.get("next_version", version))))
-    return await _with_differences(request, bundle, checked)
+    return await _with_differences(request, bundle, params.manifest, checked)
 
 
 def _problem(bundle: Bundle, message: str, data: Mapping[str, Any]) -> Problem:
@@ -165,57 +163,42 @@ def _next_versions(patch: str) -> list[str]:
     return [patch, f"{major}.{minor + 1}.0", f"{major + 1}.0.0"]
 
 
-async def _with_differences(request: PageRequest, bundle: Bundle, checked: Checked) -> Checked:
+async def _with_differences(
+    request: PageRequest, bundle: Bundle, manifest: Mapping[str, Any], checked: Checked
+) -> Checked:
     """Return the results with the differences from the version `against`, or else from the latest version."""
     try:
         skill = await describe(request, checked.name, checked.against)
     except SkilleryError:
         return checked
-    old_files = {file.path: file for file in or_none(skill.files) or ()}
-    new_contents = {file.path: file.content for file in bundle.files}
-    changed = [
-        path
-        for path in new_contents
-        if path not in old_files or _digest(new_contents[path]) != old_files[path].sha256.removeprefix("sha256:")
-    ]
-    removed = [path for path in old_files if path not in new_contents]
-    order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
-    changes = []
-    for path in order[:MOST_DIFFS]:
-        old_text = None
-        if path in old_files and old_files[path].size_bytes <= MOST_TEXT:
-            params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
-            file = await request.do(read_skill_file, params)
-            old_text = file.content if file.encoding == "utf-8" else None
-        changes.append(await COMPARISONS.run(_change, path, old_files.get(path), old_text, new_contents.get(path)))
-    diffs = await request.site.texts.differences(changes)
-    return checked._replace(against=skill.version, files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
+    old = {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in or_none(skill.files) or ()}
+    new = await asyncio.to_thread(_facts_of, bundle, old)
+    differing = [path for path, facts in old.items() if new.get(path) != facts and facts.size_bytes <= MOST_TEXT_BYTES]
+    contents = {}
+    for path in sorted(differing, key=lambda path: (path != SKILL_MD, path))[:MOST_LINED]:
+        params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
+        file = await request.do(read_skill_file, params)
+        contents[path] = file.content.encode() if file.encoding == "utf-8" else base64.b64decode(file.content)
+    before = Compared(
+        DiffSide(skill.name, skill.version, skill.digest), skill.manifest, old, lambda path: contents.get(path, b"")
+    )
+    now = Compared(DiffSide(checked.name, checked.version, ""), manifest, new, lambda path: bundle.find(path) or b"")
+    diff = await COMPARISONS.run(compare_versions, before, now)
+    skill_md = (bundle.find(SKILL_MD) or b"").decode("utf-8", "replace")
+    files = await differences_of(request, diff, skill_md)
+    return checked._replace(against=skill.version, files=files, more_files=diff.left_out)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _change(path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None) -> ToCompare:
-    """Return the change of one file. `before` is its old text, or None if it is not text or too large."""
-    change: Change = "added" if old is None else "removed" if content is None else "changed"
-    note = diff = text = ""
-    try:
-        text = content.decode("utf-8") if content is not None else ""
-        is_text = old is None or before is not None
-    except UnicodeDecodeError:
-        is_text = False
-    if not is_text or "\0" in text:
-        note = "This is not text."
-    elif change == "changed":
-        old_text = before or ""
-        compared = unified_diff(old_text, text) if max(len(old_text), len(text)) <= MOST_TEXT else None
-        if compared is None:
-            note = "The file has too many lines for a comparison here."
-        else:
-            diff = compared
-    sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
-    return ToCompare(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md")
+def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFacts]:
+    """Return the facts of the uploaded files. Browsers do not say which files are executable."""
+    return {
+        file.path: FileFacts(
+            hashlib.sha256(file.content).hexdigest(),
+            len(file.content),
+            file.path in old and old[file.path].executable,
+        )
+        for file in bundle.files
+    }
 
 
 # -- The pages and their forms -----------------------------------------------------------------------------------------

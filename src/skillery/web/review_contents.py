@@ -74,12 +74,16 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
         compared: Compared = known
         return compared
     diff = await request.do(diff_versions, DiffVersions(name=name, from_version=old, to_version=new))
-    changes = [ToCompare(diff.instructions, skill_md, is_code=False)] if diff.instructions else []
-    changes += [ToCompare(change) for change in with_renames(diff.files)]
-    compared = _compared(old, diff, await request.site.texts.differences(changes))
+    compared = _compared(old, diff, await differences_of(request, diff, skill_md))
     # The digests of the result: a development version may have changed since they were read.
     kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), compared, _size(compared))
     return compared
+
+
+async def differences_of(request: PageRequest, diff: VersionsDiff, skill_md: str) -> list[FileDiff]:
+    """Return the changed files as HTML. If SKILL.md has changed, it is the first one; `skill_md` is its new text."""
+    changes = [ToCompare(diff.instructions, skill_md, is_code=False)] if diff.instructions else []
+    return await request.site.texts.differences([*changes, *map(ToCompare, with_renames(diff.files))])
 
 
 def _key(*parts: str) -> Key:
