@@ -108,7 +108,7 @@ def test_review_shows_changed_limits_packages_and_programs(team: Team) -> None:
     team.publish(team.bot, "1.1.0", runtime=more, files=[script], permissions={"network": ["https://x.example.com"]})
     page = text_of(team.browser(team.bob).get(team.page))
 
-    assert "May use 1,024 MiB of memory The default of this server is 512 MiB." in page
+    assert "May use 1,024 MiB of memory The default of this server is 512 MiB of memory." in page
     assert "of time" not in page
     assert "Can be run as a program: code/go.sh" in page
     assert "Package Before Now figures 1.0 2.0" in page

@@ -78,6 +78,24 @@ def duration(milliseconds: float, language: Language = ENGLISH) -> str:
     return f"{number(minutes // 60, language)}\u00a0h {minutes % 60}\u00a0min"
 
 
+LIMITS = {
+    "memory_mb": ("MiB of memory", "MiB of memory"),
+    "cpus": ("processor", "processors"),
+    "processes": ("process", "processes"),
+    "disk_mb": ("MiB of files in /workspace", "MiB of files in /workspace"),
+    "timeout_ms": ("", ""),
+}
+"""The words of the limits of runs, for one and for several."""
+
+
+def limit_in_words(name: str, value: float, language: Language = ENGLISH) -> str:
+    """Return a limit of runs with its words, for example "256 MiB of memory"."""
+    if name == "timeout_ms":
+        return duration(value, language)
+    word, plural = LIMITS[name]
+    return counted(value, word, language, plural)
+
+
 def time_of(value: Any) -> datetime | None:
     """Return a time in UTC. `value` is a datetime, text in RFC 3339, or None."""
     if value is None or isinstance(value, datetime):

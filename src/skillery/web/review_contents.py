@@ -19,6 +19,7 @@ from skillery.skills.descriptions import Skill
 from skillery.skills.figures import count_host_uses
 from skillery.versions.checks import DiffVersions, diff_versions, digests_of
 from skillery.web.differences import FileDiff, ToCompare, size_of
+from skillery.web.display import LIMITS, Language, limit_in_words
 from skillery.web.frame import PageRequest
 from skillery.web.rendered_texts import RENDERER, Key
 from skillery.web.skill_opened import reader_of
@@ -178,22 +179,7 @@ def with_stored(rights: list[Right], stored: PermissionsDiff | None) -> list[Rig
 # -- What a version may do and an earlier version may not: permissions, limits, packages and executable files ----------
 
 
-LIMIT_WORDS = {
-    "timeout_ms": ("of time", "ms"),
-    "memory_mb": ("of memory", "MiB"),
-    "processes": ("processes", ""),
-    "cpus": ("processors", ""),
-    "disk_mb": ("of files in /workspace", "MiB"),
-}
 MOST_PACKAGES = 500
-
-
-class Package(NamedTuple):
-    """A package with a changed locked version. None means that the version of the skill does not have the package."""
-
-    name: str
-    before: str | None
-    now: str | None
 
 
 class Dangers(NamedTuple):
@@ -204,7 +190,8 @@ class Dangers(NamedTuple):
 
     rights: list[Right]
     limits: list[Right]
-    packages: list[Package]
+    packages: list[ManifestChange]
+    """The packages with a changed locked version, by name."""
     is_locked: bool
     """Whether the version has locked packages."""
     runtime: list[ManifestChange]
@@ -217,24 +204,17 @@ class Dangers(NamedTuple):
         """The new permissions, which a reviewer confirms one by one."""
         return [right for right in self.rights if right.is_more]
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """The numbers of new, removed and unchanged permissions."""
-        added, removed = (sum(right.kind == kind for right in self.rights) for kind in ("more", "less"))
-        return added, removed, len(self.rights) - added - removed
-
 
 async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compared: Compared) -> Dangers:
     """Return the permissions, limits, packages and executables of `new`, compared with `old`.
 
     Both are results of describe_skill with `detail` full.
     """
-    defaults = request.site.core.runner.default_limits
     rights = with_stored(compared.rights, or_none(new.permissions_diff))
     executables = _executables(old)
     return Dangers(
         rights=[*await _with_uses(request, new.name, rights), *_unchanged(new.manifest, rights)],
-        limits=_limits(new.manifest, old.manifest if old else {}, defaults),
+        limits=_limits(new.manifest, old, request.site.core.runner.default_limits, request.language),
         packages=_packages(new, old)[:MOST_PACKAGES],
         is_locked=bool(_locked(new)),
         runtime=[change for change in compared.runtime if not change.path.startswith("runtime.limits")],
@@ -272,30 +252,23 @@ def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Rig
     ]
 
 
-def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) -> list[Right]:
-    """Return the limits of `new` above the defaults of this server, and those that only `old` has above the
-    defaults.
-    """
+def _limits(new: Mapping[str, Any], old: Skill | None, defaults: Limits, language: Language) -> list[Right]:
+    """Return the limits of `new` above the defaults of this server, and those that only `old` has above them."""
     rights = []
-    now, before = (((manifest.get("runtime") or {}).get("limits") or {}) for manifest in (new, old))
-    for key, (words, unit) in LIMIT_WORDS.items():
-        default = getattr(defaults, key)
-        value, earlier = now.get(key, default), before.get(key, default)
+    now, before = (
+        ((manifest.get("runtime") or {}).get("limits") or {}) for manifest in (new, old.manifest if old else {})
+    )
+    for name in LIMITS:
+        default = getattr(defaults, name)
+        value, earlier = now.get(name, default), before.get(name, default)
         if value <= default and earlier <= default:
             continue
         kind: RightKind = "more" if value > earlier else "less" if value < earlier else "same"
-        note = f"The default of this server is {_amount(default, unit)}."
-        if kind != "same":
-            note += f" The earlier version has {_amount(earlier, unit)}." if old else ""
-        rights.append(Right("May use", f"{_amount(value, unit)} {words}", kind=kind, note=note))
+        note = f"The default of this server is {limit_in_words(name, default, language)}."
+        if kind != "same" and old:
+            note += f" The earlier version has {limit_in_words(name, earlier, language)}."
+        rights.append(Right("May use", limit_in_words(name, value, language), kind=kind, note=note))
     return rights
-
-
-def _amount(value: float, unit: str) -> str:
-    """Return a limit with its unit, for example "2 s"."""
-    if unit == "ms":
-        return f"{value / 1000:g} s"
-    return f"{value:,g} {unit}".strip()
 
 
 def _locked(skill: Skill | None) -> dict[str, str]:
@@ -308,12 +281,12 @@ def _locked(skill: Skill | None) -> dict[str, str]:
     return versions | {f"npm:{package.name}": package.version for package in npm_packages}
 
 
-def _packages(new: Skill, old: Skill | None) -> list[Package]:
+def _packages(new: Skill, old: Skill | None) -> list[ManifestChange]:
     """Return the packages whose locked versions differ, new packages first."""
     now, before = _locked(new), _locked(old)
     names = [name for name in sorted({*now, *before}) if now.get(name) != before.get(name)]
-    packages = [Package(name, before.get(name), now.get(name)) for name in names]
-    return sorted(packages, key=lambda package: (package.before is not None, package.now is None))
+    packages = [ManifestChange(name, before.get(name), now.get(name)) for name in names]
+    return sorted(packages, key=lambda package: (package.old is not None, package.new is None))
 
 
 def _executables(skill: Skill | None) -> dict[str, None]:

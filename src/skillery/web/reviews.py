@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from markupsafe import Markup
 from msgspec import UNSET
@@ -26,13 +25,7 @@ from skillery.versions.waivers import (
 )
 from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, at_field, path_of
 from skillery.web.markdown import Place, split_frontmatter
-from skillery.web.review_contents import (
-    Compared,
-    Dangers,
-    compare,
-    dangers_of,
-    first_version,
-)
+from skillery.web.review_contents import Compared, Dangers, compare, dangers_of, first_version
 from skillery.web.sending import MOST_WAITING
 from skillery.web.skill_opened import (
     Opened,
@@ -52,16 +45,6 @@ _MOST_LINES = 20
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 
 
-class Read(NamedTuple):
-    """A version with its differences, as a reviewer reads it."""
-
-    opened: Opened
-    earlier: Opened | None
-    """The version that it is compared with, or None for a first version."""
-    compared: Compared
-    dangers: Dangers
-
-
 async def open_review(request: PageRequest) -> Opened:
     """Return the version in the address. Raise NotAllowed if the user neither reviews the skill nor has published the
     version.
@@ -73,8 +56,8 @@ async def open_review(request: PageRequest) -> Opened:
     return opened
 
 
-async def read(request: PageRequest, opened: Opened) -> Read:
-    """Return a version with its differences from the version before it."""
+async def read(request: PageRequest, opened: Opened) -> tuple[Skill | None, Compared, Dangers]:
+    """Return the version before a version, or None for a first version, and the differences from it."""
     skill = opened.skill
     stored = or_none(skill.permissions_diff)
     against = (stored and stored.against) or opened.facts.older
@@ -86,15 +69,14 @@ async def read(request: PageRequest, opened: Opened) -> Read:
             earlier = await describe(request, opened.name, against)
         except NotFound:
             compared = first_version(skill.manifest)
-    dangers = await dangers_of(request, skill, earlier, compared)
-    return Read(opened, opened._replace(skill=earlier) if earlier else None, compared, dangers)
+    return earlier, compared, await dangers_of(request, skill, earlier, compared)
 
 
 async def show_review(request: PageRequest) -> Page:
     opened = await open_review(request)
-    contents = await read(request, opened)
+    earlier, compared, dangers = await read(request, opened)
     policy = await explain(request, opened)
-    skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
+    skill, findings = opened.skill, sorted(or_none(opened.skill.findings) or [], key=_order)
     files = or_none(skill.files) or []
     is_rendered = request.query.get("show") == "rendered"
     page = page_of(
@@ -102,24 +84,23 @@ async def show_review(request: PageRequest) -> Page:
         opened,
         "review",
         "reviews_decision.html",
-        compared=contents.compared,
-        dangers=contents.dangers,
-        earlier=contents.compared.against,
-        labels_of_earlier=contents.earlier.skill.labels if contents.earlier else [],
+        compared=compared,
+        dangers=dangers,
+        labels_of_earlier=earlier.labels if earlier else [],
         findings=findings,
         lines=[await _line(request, opened, finding, number) for number, finding in enumerate(findings)],
         examples=examples_of(request, opened),
-        rendered=await rendered(request, contents.earlier, opened) if is_rendered or contents.earlier is None else [],
+        rendered=await rendered(request, opened, earlier) if is_rendered or earlier is None else [],
         is_rendered=is_rendered,
         unchanged=len(files)
-        - sum(file.new_size is not None for file in contents.compared.files)
-        - (contents.compared.instructions is not None),
+        - sum(file.new_size is not None for file in compared.files)
+        - (compared.instructions is not None),
         files=files,
         policy=policy,
         why_not=why_not(request, opened, policy),
         why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
-        short=opened.digest.partition(":")[2][:8],
+        short=_short(opened.digest),
         is_review=True,
         has_scanner=request.site.core.rechecks.has_scanner,
         versions=[],
@@ -127,20 +108,19 @@ async def show_review(request: PageRequest) -> Page:
     return page._replace(section="review")
 
 
-def _sorted(findings: list[CheckFinding]) -> list[CheckFinding]:
-    """Return the findings: errors, then warnings, then infos. Waived findings come last."""
-    return sorted(findings, key=lambda finding: (finding.waiver is not None, _SEVERITIES[finding.severity]))
+def _order(finding: CheckFinding) -> tuple[bool, int]:
+    """Return the place of a finding: errors, then warnings, then infos. Waived findings come last."""
+    return finding.waiver is not None, _SEVERITIES[finding.severity]
 
 
-async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple[str, Markup]]:
-    """Return pairs of a version number and the SKILL.md of this version as HTML. None is skipped."""
+async def rendered(request: PageRequest, opened: Opened, earlier: Skill | None) -> list[tuple[str, Markup]]:
+    """Return the numbers of an earlier version, if there is one, and of a version, each with its SKILL.md as HTML."""
     shown = []
-    for version in versions:
-        if version is None:
-            continue
-        _, body = split_frontmatter(or_none(version.skill.skill_md) or "")
-        text = await request.site.texts.markdown(version.digest, Place(version.exact, "SKILL.md"), body[:MOST_MARKDOWN])
-        shown.append((version.version, text.html))
+    for skill in (earlier, opened.skill) if earlier else (opened.skill,):
+        _, body = split_frontmatter(or_none(skill.skill_md) or "")
+        place = Place(path_of("s", f"{skill.name}@{skill.version}"), "SKILL.md")
+        text = await request.site.texts.markdown(skill.digest, place, body[:MOST_MARKDOWN])
+        shown.append((skill.version, text.html))
     return shown
 
 
@@ -191,8 +171,8 @@ async def decide(request: PageRequest) -> SeeOther:
         return await _reject(request, opened, note)
     if action != "approve":
         raise FormRefused({"": "The form has no known action. Use a button of this page."})
-    news = (await read(request, opened)).dangers.news
-    missing = [right for right in news if right.tick not in form.all("tick")]
+    _, _, dangers = await read(request, opened)
+    missing = [right for right in dangers.news if right.tick not in form.all("tick")]
     if missing:
         names = ", ".join(right.value for right in missing)
         raise FormRefused({"ticks": f"Confirm each new permission: {names}."})
@@ -321,6 +301,6 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
         earlier=earlier.version,
         versions=versions,
         is_rendered=is_rendered,
-        rendered=await rendered(request, opened._replace(skill=earlier), opened) if is_rendered else [],
+        rendered=await rendered(request, opened, earlier) if is_rendered else [],
         is_review=False,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from skillery.method import or_none
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
 from skillery.publishing.passing import ExplainedPolicy
 from skillery.skills.descriptions import Skill
-from skillery.web.display import ENGLISH, Language, ago, counted, duration, number, size
+from skillery.web.display import ENGLISH, LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
 from skillery.web.skill_opened import Opened, ShownExample, exactly, examples_of, explain, reader_of
 
@@ -200,8 +200,9 @@ def _permissions(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -> TrustFact:
     runtime = manifest.get("runtime") or {}
     hosts, secrets = _permissions(manifest)
-    limits = _limits(runtime.get("limits") or {}, language)
-    details = [f"Up to {limits}." if limits else "The default limits of this server."]
+    stated = runtime.get("limits") or {}
+    limits = [limit_in_words(name, stated[name], language) for name in LIMITS if name in stated]
+    details = [f"Up to {', '.join(limits)}." if limits else "The default limits of this server."]
     if runtime.get("workspace"):
         details.insert(0, "It reads and changes files of a workspace that a caller passes.")
     for name in reversed(secrets):
@@ -313,15 +314,3 @@ def _use(opened: Opened, language: Language) -> TrustFact:
     if failed:
         words += f", {number(100 * share, language, 0 if share >= 0.1 else 1)} % fail"
     return TrustFact("use", "ok" if share < 0.05 else "look" if share <= 0.15 else "bad", words, detail)
-
-
-def _limits(limits: Mapping[str, float], language: Language) -> str:
-    """Return the limits in words, for example "256 MiB of memory, 2 processors"."""
-    shown: dict[str, Callable[[float], str]] = {
-        "memory_mb": lambda value: f"{number(value, language)} MiB of memory",
-        "cpus": lambda value: counted(value, "processor", language),
-        "processes": lambda value: counted(value, "process", language, "processes"),
-        "disk_mb": lambda value: f"{number(value, language)} MiB of disk",
-        "timeout_ms": lambda value: duration(value, language),
-    }
-    return ", ".join(words(limits[name]) for name, words in shown.items() if name in limits)
