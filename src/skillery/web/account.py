@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import astuple
@@ -90,11 +91,14 @@ async def show_account(request: PageRequest) -> Page:
     """Show the identity of the user, its rights and quotas, the settings of the browser, and the sessions."""
     identity, session = request.identity, request.visit.session
     sessions = await request.site.sessions.of_identity(identity.name) if session is not None else []
+    uses: list[Use] = []
+    with suppress(SkilleryError):  # the caller may not read them
+        uses = await uses_of_caller(request)
     values = {
         "identity": identity,
         "scopes": [(name, words, request.may(name)) for name, words in SCOPES.items()],
         "grants": sorted(identity.namespaces),
-        "uses": await _uses(request),
+        "uses": uses,
         "theme_now": cookie_of(request.headers, THEME_COOKIE) or "system",
         "themes": THEMES,
         "keys": cookie_of(request.headers, KEYS_COOKIE) != "off",
@@ -102,14 +106,6 @@ async def show_account(request: PageRequest) -> Page:
         "sessions": sessions,
     }
     return Page("account.html", "Your account", values, "account")
-
-
-async def _uses(request: PageRequest) -> list[Use]:
-    """Return the uses of quotas by the caller. [] if the caller may not read them."""
-    try:
-        return await uses_of_caller(request)
-    except SkilleryError:
-        return []
 
 
 async def change_account(request: PageRequest) -> SeeOther:

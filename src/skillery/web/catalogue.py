@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from markupsafe import Markup
@@ -163,19 +163,12 @@ async def _everything(request: PageRequest) -> tuple[int, bool]:
     return or_none(page.total) or 0, page.total_is_more is True
 
 
-class Steps(NamedTuple):
-    """The first steps that the page proposes on a new server."""
+async def _steps(request: PageRequest, filters: Filters) -> dict[str, Any] | None:
+    """Return the first steps, which the page proposes on a new server: the skill to run first, or "", whether an admin
+    should create a token, and whether the server admits all callers without a login.
 
-    runs: str
-    """The name of a skill to run first, or ""."""
-    needs_token: bool
-    """Whether an admin should create a token first."""
-    is_open: bool
-    """Whether the server admits all callers without a login."""
-
-
-async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
-    """Return the first steps, or None if a user has published a skill, hidden the steps, or set a filter."""
+    Return None if a user has published a skill, hidden the steps, or set a filter.
+    """
     if request.known is None or filters.address() != "/" or cookie_of(request.headers, STEPS_COOKIE) == "off":
         return None
     if await request.site.core.first_skills.exist():
@@ -186,7 +179,7 @@ async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
     except SkilleryError:
         first_skill = ""
     is_open = request.visit.session is None
-    return Steps(first_skill, request.may("admin") and not is_open, is_open)
+    return {"runs": first_skill, "needs_token": request.may("admin") and not is_open, "is_open": is_open}
 
 
 async def hide_steps(request: PageRequest) -> SeeOther:

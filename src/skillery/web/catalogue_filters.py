@@ -100,6 +100,15 @@ class Filters(NamedTuple):
             fields.append(f"cursor={quote_plus(cursor)}")
         return f"/?{'&'.join(fields)}" if fields else "/"
 
+    def toggled(self, field: str, value: str) -> str:
+        """Return the address without a value of a filter if it is set, else with the value."""
+        current = getattr(self, field)
+        if isinstance(current, str):
+            return self.address(**{field: "" if current == value else value})
+        others = tuple(other for other in current if other != value)
+        changes: dict[str, Any] = {field: others if value in current else (*others, value)}
+        return self.address(**changes)
+
     def set_filters(self) -> list[tuple[str, str]]:
         """Return a pair for each filter that is set: its words, and the address without it."""
         words = {
@@ -110,13 +119,8 @@ class Filters(NamedTuple):
             "status": STATUSES.get(self.status, self.status),
         }
         filters = [(text, self.address(**{field: ""})) for field, text in words.items() if getattr(self, field)]
-        filters += [(FLAGS[name].words, self.address(flags=_without(self.flags, name))) for name in self.flags]
-        return filters + [(f"tag {tag}", self.address(tags=_without(self.tags, tag))) for tag in self.tags]
-
-
-def _without(values: tuple[str, ...], left_out: str) -> tuple[str, ...]:
-    """Return the values except for `left_out`."""
-    return tuple(value for value in values if value != left_out)
+        filters += [(FLAGS[name].words, self.toggled("flags", name)) for name in self.flags]
+        return filters + [(f"tag {tag}", self.toggled("tags", tag)) for tag in self.tags]
 
 
 def _field(flag: str) -> str:
@@ -156,28 +160,28 @@ class Choice(NamedTuple):
     is_set: bool
 
 
-class Facet(NamedTuple):
-    """A filter of the page, with its values."""
+def _choice(filters: Filters, field: str, value: str, words: str, number: int | None) -> Choice:
+    current = getattr(filters, field)
+    is_set = value == current if isinstance(current, str) else value in current
+    return Choice(words, number, filters.toggled(field, value), is_set)
 
-    title: str
-    choices: list[Choice]
 
+def facets_of(filters: Filters, facets: Facets) -> list[tuple[str, list[Choice]]]:
+    """Return the filters of the page as pairs of a title and the values with their counts.
 
-def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
-    """Return the filters of the page with the counts of their values. Filters that would select nothing are left
-    out.
+    Filters that would select nothing are left out.
     """
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
     licences = facets.of("licence")
     named = [str(facet.value) for facet in licences]
-    groups = [
-        Facet("Contains", _choices(filters, facets.of("contains"), "contains", CONTENTS)),
-        Facet("Trust", trust),
-        Facet("Language", _choices(filters, facets.language, "lang", LANGUAGES)),
-        Facet("Licence", _choices(filters, licences, "licence", {name: LICENCES.get(name, name) for name in named})),
-        Facet("Status", _choices(filters, facets.status, "status", STATUSES)),
-    ]
-    return [facet for facet in groups if facet.choices]
+    groups = {
+        "Contains": _choices(filters, facets.of("contains"), "contains", CONTENTS),
+        "Trust": trust,
+        "Language": _choices(filters, facets.language, "lang", LANGUAGES),
+        "Licence": _choices(filters, licences, "licence", {name: LICENCES.get(name, name) for name in named}),
+        "Status": _choices(filters, facets.status, "status", STATUSES),
+    }
+    return [(title, choices) for title, choices in groups.items() if choices]
 
 
 def _choices(filters: Filters, counts: list[FacetValue], field: str, words: Mapping[str, str]) -> list[Choice]:
@@ -186,67 +190,44 @@ def _choices(filters: Filters, counts: list[FacetValue], field: str, words: Mapp
     A value that all skills of the page have selects nothing, and is left out.
     """
     current = getattr(filters, field)
-    choices = []
-    for value, count in ((str(facet.value), facet.count) for facet in counts):
-        if value not in words:
-            continue
-        if value == current:
-            choices.append(Choice(words[value], count, filters.address(**{field: ""}), is_set=True))
-        elif len(counts) > 1:
-            choices.append(Choice(words[value], count, filters.address(**{field: value}), is_set=False))
-    if current and not any(choice.is_set for choice in choices):
-        choices.append(Choice(words.get(current, current), 0, filters.address(**{field: ""}), is_set=True))
-    return choices
+    numbers = {str(facet.value): facet.count for facet in counts if str(facet.value) in words}
+    if current:
+        numbers.setdefault(current, 0)
+    return [
+        _choice(filters, field, value, words.get(value, value), number)
+        for value, number in numbers.items()
+        if value == current or len(counts) > 1
+    ]
 
 
 def _flag_choices(filters: Filters, counts: list[FacetValue], name: str) -> list[Choice]:
     """Return the choice of the boolean filter `name`, or [] if it is not set and would select nothing."""
     flag = FLAGS[name]
     number = next((facet.count for facet in counts if facet.value is flag.offered), None)
-    if name in filters.flags:
-        return [Choice(flag.words, number or 0, filters.address(flags=_without(filters.flags, name)), is_set=True)]
-    if number is None or len(counts) == 1:
+    if name not in filters.flags and (number is None or len(counts) == 1):
         return []
-    flags = tuple(other for other in FLAGS if other == name or other in filters.flags)
-    return [Choice(flag.words, number, filters.address(flags=flags), is_set=False)]
+    return [_choice(filters, "flags", name, flag.words, number or 0)]
 
 
-class Branch(NamedTuple):
-    """A namespace in the tree of the page. `number` counts its skills, or is None for the current one and those above
-    it.
+def branches_of(filters: Filters, counts: list[FacetValue]) -> list[tuple[int, Choice]]:
+    """Return the namespaces above the current one, the current one, and its children by name, each with its depth.
+
+    `counts` are those of the children. The others have no number.
     """
-
-    words: str
-    number: int | None
-    address: str
-    depth: int
-    is_current: bool
-
-
-def branches_of(filters: Filters, counts: list[FacetValue]) -> list[Branch]:
-    """Return the namespaces above the current one, the current one, and its children by name. `counts` are those of the
-    children.
-    """
-    branches = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
+    branches = [(0, Choice("All", None, filters.address(ns=""), is_set=not filters.ns))]
     parts = filters.ns.split(".") if filters.ns else []
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
-        branches.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
+        branches.append((min(depth, 2), Choice(name, None, filters.address(ns=name), is_set=name == filters.ns)))
     below = sorted((str(facet.value), facet.count) for facet in counts)
     depth = min(len(parts) + 1, 3)
-    branches += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
-    return branches
+    return branches + [(depth, Choice(name, count, filters.address(ns=name), is_set=False)) for name, count in below]
 
 
 def tags_of(filters: Filters, counts: list[FacetValue], most: int = 16) -> list[Choice]:
     """Return at most `most` tags: those that are set, then the most frequent others."""
     numbers = {str(facet.value): facet.count for facet in counts}
     chosen = {tag.lower() for tag in filters.tags}
-    choices = []
-    for tag in filters.tags:
-        address = filters.address(tags=_without(filters.tags, tag))
-        choices.append(Choice(tag, numbers.get(tag.lower()), address, is_set=True))
-    for tag, count in numbers.items():
-        if tag not in chosen and len(choices) < most and len(filters.tags) < MOST_TAGS:
-            choices.append(Choice(tag, count, filters.address(tags=(*filters.tags, tag)), is_set=False))
-    return choices
+    others = [tag for tag in numbers if tag not in chosen][: max(0, most - len(filters.tags))]
+    tags = [*filters.tags, *(others if len(filters.tags) < MOST_TAGS else ())]
+    return [_choice(filters, "tags", tag, tag, numbers.get(tag.lower())) for tag in tags]

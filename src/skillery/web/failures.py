@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from skillery.context.request import current_id
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.http.gate import FORBIDDEN
 from skillery.http.requests import HttpRefusal, read_body, send_bytes, send_refusal
-from skillery.web.frame import Form, Page, PageRequest, request_of, typed_lines
+from skillery.web.frame import Form, Page, PageRequest, request_of
 from skillery.web.sending import HTML, page_headers, send_page
 from skillery.web.site import Site
 from skillery.web.uploads import is_multipart, read_texts
@@ -43,14 +43,6 @@ class Unsent(NamedTuple):
     """The address to which the form was sent."""
     pairs: Pairs | None
     """The fields of the form. None if the form was too large."""
-
-    def as_field(self) -> str:
-        """Return the fields as one text, which the login form carries."""
-        return urlencode(self.pairs or [])
-
-    def shown(self) -> list[tuple[str, str]]:
-        """Return the fields that have a text, for the user."""
-        return [(name, typed_lines(value)) for name, value in self.pairs or [] if value.strip()]
 
 
 async def read_unsent(request: PageRequest) -> Unsent:

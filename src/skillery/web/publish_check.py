@@ -23,7 +23,7 @@ from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import MOST_LINED, Compared, DiffSide, FileFacts, compare_versions
 from skillery.formats.wording import problems_of
 from skillery.identity import access
-from skillery.importing import Begun, ImportOptions, SkillReport, Summary
+from skillery.importing import ImportOptions, SkillReport, Summary
 from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, CreateSkill, SkillFile, check_skill, create_skill
 from skillery.publishing.publisher import CheckedSkill
@@ -268,7 +268,6 @@ async def change_upload(request: PageRequest) -> Page | SeeOther:
 async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
     """Import all skills of an upload into a namespace. Return the page with the report of each skill."""
     importer = request.site.core.importer
-    begin_report: Begun | None = None
     summary: Summary | None = None
     reports: list[SkillReport] = []
     with at_field("namespace"):
@@ -278,17 +277,14 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
         file.write(await asyncio.to_thread(bundle.as_zip))
         file.flush()
         async for report in importer.import_archive(request.identity, file, options):
-            if isinstance(report, Begun):
-                begin_report = report
-            elif isinstance(report, Summary):
+            if isinstance(report, Summary):
                 summary = report
-            else:
+            elif isinstance(report, SkillReport):
                 reports.append(report)
     rows = [(report, _error(report.error)) for report in reports]
     order = {"refused": 0, "published": 1, "draft": 1}
     rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
-    values = {"rows": rows, "summary": summary, "begun": begin_report}
-    return Page("publish_report.html", "Report of the import", values, "publish")
+    return Page("publish_report.html", "Report of the import", {"rows": rows, "summary": summary}, "publish")
 
 
 def _error(error: Any) -> str:

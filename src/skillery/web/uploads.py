@@ -32,7 +32,6 @@ MOST_TEXT_BYTES = 1024 * 1024
 class UploadedFile(NamedTuple):
     """A file in a form, before its content is read. `kind` is its media type."""
 
-    field: str
     name: str
     """The name or path that the browser sends. It is not checked."""
     kind: str
@@ -56,13 +55,13 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
     check_same_origin(request.scope, request.headers)
     fields = _Fields()
     parts = _parts(request, most_bytes)
-    async for part in parts:
-        if part.file is None:
-            await fields.take(part)
+    async for name, file, content in parts:
+        if file is None:
+            await fields.take(name, content)
         elif not request.is_own_form(fields.tokens):
             raise OutdatedForm(await _remaining_texts(request, parts, fields))
-        elif part.file.name:
-            fields.pairs.append((part.name, await on_file(part.file, part.content)))
+        elif file.name:
+            fields.pairs.append((name, await on_file(file, content)))
     if not request.is_own_form(fields.tokens):
         raise OutdatedForm(fields.pairs)
     request.sent = fields.pairs
@@ -78,24 +77,21 @@ async def read_texts(request: PageRequest) -> Pairs | None:
     return await _remaining_texts(request, _parts(request, MOST_KEPT_BYTES), _Fields())
 
 
-async def _remaining_texts(request: PageRequest, parts: AsyncIterator[_Part], fields: _Fields) -> Pairs | None:
+async def _remaining_texts(request: PageRequest, parts: _Parts, fields: _Fields) -> Pairs | None:
     """Read the remaining parts of a form, without its files. Return all fields, or None for a large form, unread."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length[:20]) > MOST_KEPT_BYTES:
         return None
-    async for part in parts:
-        if part.file is None:
-            await fields.take(part)
+    async for name, file, content in parts:
+        if file is None:
+            await fields.take(name, content)
     return fields.pairs
 
 
-class _Part(NamedTuple):
-    """A part of a form. Its content must be read before the next part."""
-
-    name: str
-    file: UploadedFile | None
-    """None for a field that is not a file."""
-    content: AsyncIterator[bytes]
+_Parts = AsyncIterator[tuple[str, UploadedFile | None, AsyncIterator[bytes]]]
+"""The parts of a form: the name of a field, its file if it is one, and its content, which must be read before the next
+part.
+"""
 
 
 class _Fields:
@@ -106,22 +102,22 @@ class _Fields:
         self.tokens: list[str] = []
         self._bytes_left = MOST_TEXT_BYTES
 
-    async def take(self, part: _Part) -> None:
-        """Read a part into the fields. Raise HttpRefusal 413 if all fields together are too large."""
+    async def take(self, name: str, content: AsyncIterator[bytes]) -> None:
+        """Read a field. Raise HttpRefusal 413 if all fields together are too large."""
         value = bytearray()
-        async for chunk in part.content:
+        async for chunk in content:
             value += chunk
             self._bytes_left -= len(chunk)
             if self._bytes_left < 0:
                 raise too_large("the fields of the form", MOST_TEXT_BYTES)
         text = value.decode("utf-8", "replace")
-        if part.name == FORM_TOKEN:
+        if name == FORM_TOKEN:
             self.tokens.append(text)
         else:
-            self.pairs.append((part.name, text))
+            self.pairs.append((name, text))
 
 
-async def _parts(request: PageRequest, most_bytes: int) -> AsyncIterator[_Part]:
+async def _parts(request: PageRequest, most_bytes: int) -> _Parts:
     """Yield the parts of a form. The unread rest of a part is skipped."""
     events = _events(request, most_bytes)
     async for event in events:
@@ -129,8 +125,8 @@ async def _parts(request: PageRequest, most_bytes: int) -> AsyncIterator[_Part]:
             continue
         content = _content(events)
         kind = event.content_type or "application/octet-stream"
-        file = None if event.filename is None else UploadedFile(event.name or "", event.filename, kind)
-        yield _Part(event.name or "", file, content)
+        file = None if event.filename is None else UploadedFile(event.filename, kind)
+        yield event.name or "", file, content
         async for _ in content:
             pass
 
