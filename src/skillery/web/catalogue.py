@@ -35,7 +35,7 @@ from skillery.web.catalogue_filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.display import foreign, visible
+from skillery.web.display import foreign, replaced, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 from skillery.web.sending import VERSION
 from skillery.web.visits import cookie_of
@@ -132,14 +132,9 @@ def _texts_of(skill: SkillRow | FoundSkill) -> tuple[Markup, Markup | None]:
 
 def marked(snippet: str) -> Markup:
     """Return a snippet of search_skills as HTML, with each text in « » as `<mark>`."""
-    parts = []
-    end = 0
-    text = snippet[:_LONGEST_SNIPPET]
-    for match in _MARKED.finditer(text):
-        parts += [visible(text[end : match.start()]), Markup("<mark>{}</mark>").format(visible(match[1]))]
-        end = match.end()
-    parts.append(visible(text[end:]))
-    return Markup('<bdi class="foreign">{}</bdi>').format(Markup("").join(parts))
+    text, mark = snippet[:_LONGEST_SNIPPET], Markup("<mark>{}</mark>")
+    html = replaced(text, _MARKED.finditer(text), lambda match: mark.format(visible(match[1])), visible)
+    return Markup('<bdi class="foreign">{}</bdi>').format(html)
 
 
 def unmarked(snippet: str) -> str:

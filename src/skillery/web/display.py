@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -146,6 +147,21 @@ def without_hidden(text: str) -> str:
     return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def replaced(
+    text: str,
+    matches: Iterable[re.Match[str]],
+    replacement: Callable[[re.Match[str]], Markup],
+    shown: Callable[[str], Markup],
+) -> Markup:
+    """Return a text as HTML with each match replaced. `shown` returns the HTML of the text between the matches."""
+    parts: list[Markup] = []
+    end = 0
+    for match in matches:
+        parts += [shown(text[end : match.start()]), replacement(match)]
+        end = match.end()
+    return Markup("").join([*parts, shown(text[end:])])
+
+
 def visible(text: Any, *, is_code: bool = False) -> Markup:
     """Return a text as HTML with each hidden character as a box with its code.
 
@@ -154,7 +170,8 @@ def visible(text: Any, *, is_code: bool = False) -> Markup:
     """
     plain = str(text)
     # A page shows hundreds of texts, and nearly all of them have no hidden character.
-    shown = _with_boxes(plain) if _HIDDEN.search(plain) else escape(plain)
+    hidden = (match for match in _HIDDEN.finditer(plain) if not _is_needed(match))
+    shown = replaced(plain, hidden, lambda match: boxed(match[0]), escape) if _HIDDEN.search(plain) else escape(plain)
     return shown.replace("\xa0", boxed("\xa0")) if is_code and "\xa0" in plain else shown
 
 
@@ -168,14 +185,9 @@ def marked(text: str, *, is_code: bool = False) -> Markup:
     """Return a text as HTML. Words that mix Latin letters with letters that look like them have a mark."""
     if text.isascii() or not _ALIKE.search(text):
         return visible(text, is_code=is_code)
-    parts: list[Markup] = []
-    end = 0
-    for word in _WORD.finditer(text):
-        if _LATIN.search(word[0]) and _ALIKE.search(word[0]):
-            mark = Markup('<span class="mixed" title="Letters of several alphabets">{}</span>')
-            parts += [visible(text[end : word.start()], is_code=is_code), mark.format(visible(word[0]))]
-            end = word.end()
-    return Markup("").join([*parts, visible(text[end:], is_code=is_code)])
+    mixed = (word for word in _WORD.finditer(text) if _LATIN.search(word[0]) and _ALIKE.search(word[0]))
+    mark = Markup('<span class="mixed" title="Letters of several alphabets">{}</span>')
+    return replaced(text, mixed, lambda word: mark.format(visible(word[0])), partial(visible, is_code=is_code))
 
 
 def sentence(message: str) -> Markup:
@@ -184,19 +196,6 @@ def sentence(message: str) -> Markup:
     # The first word may also be a name, which stays as it is.
     shown = f"{first.capitalize()}{space}{rest}" if first in _FIRST_WORDS else message
     return visible(shown if shown.endswith((".", "!", "?")) else f"{shown}.")
-
-
-def _with_boxes(plain: str) -> Markup:
-    """Return a text as HTML with its hidden characters boxed, except for those that a script needs."""
-    parts: list[Markup] = []
-    end = 0
-    for match in _HIDDEN.finditer(plain):
-        if _is_needed(match):
-            continue
-        parts += [escape(plain[end : match.start()]), boxed(match[0])]
-        end = match.end()
-    parts.append(escape(plain[end:]))
-    return Markup("").join(parts)
 
 
 def boxed(char: str) -> Markup:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from skillery.backends import Limits
 from skillery.errors import NotFound
-from skillery.formats.check_results import PermissionNames, PermissionsDiff
+from skillery.formats.check_results import PermissionNames
 from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.method import or_none
@@ -166,16 +166,6 @@ def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> li
     return rights
 
 
-def with_stored(rights: list[Right], stored: PermissionsDiff | None) -> list[Right]:
-    """Return the rights, preceded by new permissions that only the comparison at publishing has found.
-
-    That comparison considers several earlier versions.
-    """
-    known = {right.tick for right in rights}
-    only_stored = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
-    return [*only_stored, *rights]
-
-
 # -- What a version may do and an earlier version may not: permissions, limits, packages and executable files ----------
 
 
@@ -210,7 +200,10 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
 
     Both are results of describe_skill with `detail` full.
     """
-    rights = with_stored(compared.rights, or_none(new.permissions_diff))
+    stored, known = or_none(new.permissions_diff), {right.tick for right in compared.rights}
+    # The comparison at publishing considers several earlier versions, so it may have found more.
+    further = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
+    rights = [*further, *compared.rights]
     executables = _executables(old)
     return Dangers(
         rights=[*await _with_uses(request, new.name, rights), *_unchanged(new.manifest, rights)],
