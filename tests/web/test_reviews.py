@@ -37,7 +37,7 @@ class Shop:
             "name": self.name,
             "version": version,
             "kind": "action",
-            "description": f"Export orders {version} of {name}.",
+            "description": f"Export orders {version} of {self.name}.",
             "runtime": {"language": "python", "entrypoint": "code/main.py"},
             **more,
         }

@@ -55,7 +55,7 @@ class Shelf:
     def publish(self, name: str, version: str = "1.0.0", licence: str = "MIT", **more: Any) -> str:
         """Return the full name of the skill."""
         full = f"{self.namespace}.{name}"
-        manifest = {"name": full, "version": version, "description": "Count.", "kind": "action", **more}
+        manifest = {"name": full, "version": version, "description": f"Count {full}.", "kind": "action", **more}
         manifest.setdefault("runtime", {"language": "python", "entrypoint": "main.py"})
         files = [{"path": "main.py", "content": CODE}]
         text = skill_md(name, license=licence)

@@ -111,12 +111,12 @@ warn = "high"
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ('block = "hgh"', "[plugins.scanner]: Invalid enum value 'hgh'"),
+        ('block = "hgh"', "[plugins.scanner]: block: invalid enum value 'hgh'"),
         ('ignore = ["scanner.nothing"]', "unknown rule 'scanner.nothing'"),
         ('ignore = ["scanner.failed"]', "ignore names 'scanner.failed', but a failed scan is always a finding"),
         ('ignore = ["failed"]', "ignore names 'failed', but a failed scan is always a finding"),
         ('[plugins.scanner.namespaces."sales"]\nblock = "low"', "must end with '.*'"),
-        ("seconds = 0", "[plugins.scanner]: Expected `float` > 0"),
+        ("seconds = 0", "[plugins.scanner]: seconds: write a number > 0"),
     ],
 )
 @pytest.mark.full(after=1)
