@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -45,18 +45,6 @@ async def show_raw(request: PageRequest, *, for_frame: bool = False) -> Direct:
     return raw_file(request, path, file.sha256, file.size_bytes, opens, for_frame=for_frame)
 
 
-class Node(NamedTuple):
-    """A file, or a folder with its nodes."""
-
-    name: str
-    path: str
-    size_bytes: int
-    nodes: tuple[Node, ...] | None
-    """The nodes of a folder, or None for a file."""
-    is_open: bool
-    """Whether the folder contains the shown file."""
-
-
 async def show_file(request: PageRequest) -> Page | Direct:
     """Show the file in the address or a picture of a notebook; SKILL.md without a path; the tree of files for a
     folder.
@@ -91,40 +79,29 @@ async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
     """Return the page with the tree of files, opened at `path`."""
     shared_values = {
-        "tree": _tree(rows, path),
+        "tree": _tree(rows),
         "path": path,
         "total": sum(row.size_bytes for row in rows),
     }
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **shared_values, **values)
 
 
-def _tree(rows: list[FileRow], shown: str) -> tuple[Node, ...]:
-    """Return the top nodes of the tree. `shown` is the path of the shown file."""
-    folders: dict[str, Any] = {}
-    for row in rows:
+def _tree(rows: list[FileRow]) -> dict[str, Any]:
+    """Return the files as nested folders: SKILL.md, then folders, then files. Each folder is a dict."""
+    tree: dict[str, Any] = {}
+    for row in sorted(rows, key=_place_in_tree):
         *above, name = row.path.split("/")
-        folder = folders
+        folder = tree
         for segment in above:
             folder = folder.setdefault(segment, {})
         folder[name] = row
-    return _nodes(folders, "", shown)
+    return tree
 
 
-def _nodes(folder: dict[str, Any], above: str, shown: str) -> tuple[Node, ...]:
-    """Return the nodes of a folder: SKILL.md, then folders, then files. `above` is the path of the folder with a slash.
-
-    `folder` has a row for each file, and a dict for each folder.
-    """
-    children = []
-    for name, item in folder.items():
-        path = f"{above}{name}"
-        if isinstance(item, dict):
-            nodes = _nodes(item, f"{path}/", shown)
-            size = sum(node.size_bytes for node in nodes)
-            children.append(Node(name, path, size, nodes, shown == path or shown.startswith(f"{path}/")))
-        else:
-            children.append(Node(name, path, item.size_bytes, None, False))
-    return tuple(sorted(children, key=lambda node: (node.path != "SKILL.md", node.nodes is None, node.name.lower())))
+def _place_in_tree(row: FileRow) -> tuple[bool, list[tuple[bool, str, str]]]:
+    *above, name = row.path.split("/")
+    folders = [(False, segment.lower(), segment) for segment in above]
+    return row.path != SKILL_MD, [*folders, (True, name.lower(), name)]
 
 
 # -- A view with a page of its own: a file of a skill, or a part of a run ----------------------------------------------
