@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 class Field(NamedTuple):
-    """An input in the form.
+    """An input of a skill or a parameter of a tool, in a table or in a form.
 
     `id` is the prefix of its field names, because the name of an input could be the name of another field of the page.
     """
@@ -65,15 +65,13 @@ class Args(NamedTuple):
     problems: dict[str, str]
 
 
-def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
-    """Return the empty fields for declared inputs. `inputs` is `[inputs]` of a manifest."""
+def fields_of(inputs: Mapping[str, Mapping[str, Any]] | None) -> list[Field]:
+    """Return the empty fields for declared inputs. `inputs` is `[inputs]` of a manifest, or None if it has none."""
     fields = []
-    for number, (name, declaration) in enumerate(inputs.items()):
-        if number >= MOST_FIELDS:
-            break
+    for number, (name, declaration) in enumerate((inputs or {}).items()):
         kind = declaration.get("type", "any")
         kind = kind if isinstance(kind, str) else "any"
-        choices = [json.dumps(choice, ensure_ascii=False) for choice in declaration.get("enum") or ()][:500]
+        choices = [json.dumps(choice, ensure_ascii=False) for choice in declaration.get("enum") or ()]
         if kind == "boolean" and not choices:
             choices = ["true", "false"]
         widget: Widget = "json"

@@ -28,6 +28,7 @@ from skillery.runs.results import RunRecord
 from skillery.skills.files import ReadSkillFile, find_file, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.run_fields import (
+    MOST_FIELDS,
     Declared,
     Field,
     args_of_form,
@@ -157,10 +158,10 @@ async def _start(request: PageRequest, opened: Opened, tool: str, args: dict[str
 async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field]:
     """Return the empty fields of the skill, or of `tool` if it is not "". Raise NotFound if there is no such tool."""
     if not tool:
-        return fields_of(opened.skill.manifest.get("inputs") or {})
+        return fields_of(opened.skill.manifest.get("inputs"))[:MOST_FIELDS]
     for row in await tools_of(request, opened):
         if row.name == tool:
-            return fields_of(inputs_of_schema(row.parameters))
+            return fields_of(inputs_of_schema(row.parameters))[:MOST_FIELDS]
     raise NotFound(f"{opened.name} {opened.version} has no tool '{tool[:80]}'", hint="Open the page of the skill.")
 
 

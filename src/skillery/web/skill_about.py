@@ -18,13 +18,13 @@ from skillery.skills.descriptions import Skill
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results
 from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.run_fields import fields_of, inputs_of_schema
 from skillery.web.run_parts import MOST_BYTES, PREVIEW_ROWS, start_of_blob
 from skillery.web.sending import raw_file
 from skillery.web.skill_agent import read_agent_card
 from skillery.web.skill_opened import (
     Opened,
     examples_of,
-    inputs_of,
     number_of,
     open_version,
     page_of,
@@ -53,19 +53,6 @@ VISIBILITIES = {
 }
 
 
-PROVENANCE = {
-    "repository": "repository",
-    "workflow": "workflow",
-    "ref": "ref",
-    "commit": "commit",
-    "environment": "environment",
-    "run": "run",
-    "subject": "subject",
-    "issuer": "issuer",
-}
-"""Words for the fields of Provenance. The page shows the subject only if the job has no repository."""
-
-
 async def show_about(request: PageRequest) -> Page:
     opened = await open_version(request, "full")
     skill = opened.skill
@@ -86,9 +73,9 @@ async def show_about(request: PageRequest) -> Page:
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
     values: dict[str, Any] = {
         "failing_ways": page_of_failures.failures if page_of_failures else [],
-        "inputs": inputs_of(skill.manifest.get("inputs") or {}),
+        "inputs": fields_of(skill.manifest.get("inputs")),
         "first_inputs": FIRST_INPUTS,
-        "tools": tools,
+        "tools": [(tool, fields_of(inputs_of_schema(tool.parameters))) for tool in tools],
         "examples": examples_of(request, opened),
         "results": results,
         "chosen": chosen,
@@ -112,7 +99,6 @@ async def show_about(request: PageRequest) -> Page:
         "all_labels": labels,
         "visibilities": VISIBILITIES,
         "severities": SEVERITIES,
-        "provenance_words": PROVENANCE,
     }
     page = page_of(request, opened, "about", "skill_about.html", **values)
     return page._replace(headers=agent.kept_choice(request))

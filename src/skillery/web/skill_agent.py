@@ -4,7 +4,6 @@ one, and a cookie keeps the choice.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -15,8 +14,10 @@ import msgspec
 
 from skillery.formats.agent_clients import CLIENTS, Client, Server
 from skillery.skills.descriptions import Skill
+from skillery.tools.tool_listings import ToolRow
 from skillery.web.frame import PageRequest
-from skillery.web.skill_opened import Input, Opened, Tool, describe, shown_tools
+from skillery.web.run_fields import Field, fields_of, inputs_of_schema
+from skillery.web.skill_opened import Opened, describe, shown_tools
 from skillery.web.visits import Header, cookie_of
 
 OTHERS = {"shell": "Shell", "python": "Python", "curl": "curl", "lock": "Lock"}
@@ -63,7 +64,7 @@ class _Call(NamedTuple):
     tool: str = ""
 
 
-async def read_agent_card(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> AgentCard:
+async def read_agent_card(request: PageRequest, opened: Opened, tools: Sequence[ToolRow]) -> AgentCard:
     """Return the card for a version, or for the latest version if this one is yanked."""
     latest = opened.facts.latest
     if opened.skill.status != "yanked" or latest is None:
@@ -73,7 +74,7 @@ async def read_agent_card(request: PageRequest, opened: Opened, tools: Sequence[
     return _card(request, current, await shown_tools(request, current))._replace(warning=warning)
 
 
-def _card(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> AgentCard:
+def _card(request: PageRequest, opened: Opened, tools: Sequence[ToolRow]) -> AgentCard:
     name, has_session = opened.name, request.visit.session is not None
     server = Server(
         request.server,
@@ -131,7 +132,7 @@ def _login(server: Server) -> list[str]:
     return [f"skillery login --url {server.url}"] if server.needs_login else []
 
 
-def _note(client: Client, server: Server, opened: Opened, tools: Sequence[Tool]) -> str:
+def _note(client: Client, server: Server, opened: Opened, tools: Sequence[ToolRow]) -> str:
     sentences = ["No settings file contains the token."] if server.needs_login else []
     if client.plan(server).link:
         log_in = " Log in before you use it." if server.needs_login else ""
@@ -146,7 +147,7 @@ def _note(client: Client, server: Server, opened: Opened, tools: Sequence[Tool])
     return " ".join(sentences)
 
 
-def _other_version(client: Client, opened: Opened, tools: Sequence[Tool]) -> str:
+def _other_version(client: Client, opened: Opened, tools: Sequence[ToolRow]) -> str:
     """Return a warning if the client gets another version than the one of the page, else ""."""
     latest = opened.facts.latest
     if latest == opened.version:
@@ -165,7 +166,7 @@ def _withheld(status: str) -> str:
     return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
 
 
-def _other_blocks(key: str, server: Server, opened: Opened, tools: Sequence[Tool]) -> list[Block]:
+def _other_blocks(key: str, server: Server, opened: Opened, tools: Sequence[ToolRow]) -> list[Block]:
     """Return the lines for a shell, a program or a lock file."""
     name, version = opened.name, opened.version
     call = _call(opened.skill, tools)
@@ -184,13 +185,14 @@ def _other_blocks(key: str, server: Server, opened: Opened, tools: Sequence[Tool
     ]
 
 
-def _call(skill: Skill, tools: Sequence[Tool]) -> _Call | None:
+def _call(skill: Skill, tools: Sequence[ToolRow]) -> _Call | None:
     """Return the call of a snippet, or None if the skill can only be read."""
     manifest = skill.manifest
     if skill.kind == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         if not tools:
             return None
-        args = {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required}
+        parameters = fields_of(inputs_of_schema(tools[0].parameters))
+        args = {parameter.name: _sample(parameter) for parameter in parameters if parameter.is_required}
         return _Call(args, {}, tools[0].name)
     example = next((candidate for candidate in manifest.get("examples") or () if isinstance(candidate, dict)), {})
     args, blobs = example.get("args") or {}, example.get("blobs") or {}
@@ -200,15 +202,11 @@ def _call(skill: Skill, tools: Sequence[Tool]) -> _Call | None:
     return _Call(args, files)
 
 
-def _sample(parameter: Input) -> Any:
+def _sample(parameter: Field) -> Any:
     """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
-    value = parameter.default or (parameter.choices[0] if parameter.choices else None)
-    if value is not None:
-        with contextlib.suppress(msgspec.DecodeError):  # a long value is cut
-            return msgspec.json.decode(value)
-    return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(
-        parameter.type, parameter.name.upper()
-    )
+    if value := parameter.default or "".join(parameter.choices[:1]):
+        return json.loads(value)
+    return {"number": 1, "integer": 1, "array": [], "object": {}}.get(parameter.type, parameter.name.upper())
 
 
 def _shell(server: str, name: str, version: str, call: _Call | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -22,7 +21,6 @@ from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.display import ago
 from skillery.web.frame import Page, PageRequest, path_of
-from skillery.web.run_fields import inputs_of_schema
 
 
 class Opened(NamedTuple):
@@ -161,36 +159,7 @@ def _exactly_here(request: PageRequest, opened: Opened) -> str:
     return f"{opened.exact}{slash}{below}{mark}{query}"
 
 
-# -- The inputs of a skill and of its tools, and its examples, as rows of tables ---------------------------------------
-
-
-MOST_CHOICES = 50
-
-
-class Input(NamedTuple):
-    """A row in the table of inputs. Values are JSON."""
-
-    name: str
-    description: str
-    type: str
-    choices: list[str] | None
-    """The first allowed values, or None if all values of the type are allowed."""
-    choices_count: int
-    default: str | None
-    required: bool
-
-
-class Tool(NamedTuple):
-    """A tool of a version, as the page shows it."""
-
-    name: str
-    description: str
-    inputs: list[Input]
-
-
-def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
-    """Return the rows for `[inputs]` of a manifest."""
-    return [_input(str(name), declaration) for name, declaration in declared.items()]
+# -- The tools of a version --------------------------------------------------------------------------------------------
 
 
 async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
@@ -198,30 +167,12 @@ async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> l
     return (await request.do(list_tools, ListTools(skill=f"{opened.name}@{opened.version}", limit=limit))).tools
 
 
-async def shown_tools(request: PageRequest, opened: Opened) -> list[Tool]:
+async def shown_tools(request: PageRequest, opened: Opened) -> list[ToolRow]:
     """Return the first tools of a version, or [] for a withdrawn version, which offers none."""
     try:
-        return list(map(tool_of, await tools_of(request, opened, 100)))
+        return await tools_of(request, opened, 100)
     except SkilleryError:
         return []
-
-
-def tool_of(tool: ToolRow) -> Tool:
-    return Tool(tool.name, tool.description, inputs_of(inputs_of_schema(tool.parameters)))
-
-
-def _input(name: str, declaration: Mapping[str, Any]) -> Input:
-    """Return the row of a declared input."""
-    choices = declaration.get("enum")
-    return Input(
-        name,
-        str(declaration.get("description", "")),
-        str(declaration.get("type", "any")),
-        None if choices is None else [as_json(choice) for choice in choices[:MOST_CHOICES]],
-        len(choices or ()),
-        as_json(declaration["default"]) if "default" in declaration else None,
-        bool(declaration.get("required")),
-    )
 
 
 def as_json(value: object) -> str:
