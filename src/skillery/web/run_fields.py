@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from skillery.formats.inputs import Input, InputInvalid, apply_inputs
+from skillery.formats.inputs import InputInvalid, apply_inputs, inputs_in
 from skillery.web.frame import Form
 
 MOST_FIELDS = 200
@@ -51,18 +51,16 @@ class Field(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """The declared inputs of a skill, or the parameters of a tool."""
+    """The declared inputs of a skill, or the parameters of a tool, in the form of `[inputs]` of a manifest."""
 
-    inputs: dict[str, Input]
+    inputs: Mapping[str, Mapping[str, Any]]
     is_strict: bool
     """Whether undeclared args are a failure."""
 
-
-class Args(NamedTuple):
-    """The args from a sent form, and messages about invalid fields by the id of the field."""
-
-    args: dict[str, Any]
-    problems: dict[str, str]
+    @property
+    def fields(self) -> list[Field]:
+        """The empty fields of the form."""
+        return fields_of(self.inputs)[:MOST_FIELDS]
 
 
 def fields_of(inputs: Mapping[str, Mapping[str, Any]] | None) -> list[Field]:
@@ -116,26 +114,38 @@ def _is_table(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], dict[str, Any]]:
-    """Return the fields with the values in `args`, and the args that have no field."""
-    names = {field.name for field in fields}
+def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], str]:
+    """Return the fields with the values in `args`, and the JSON of the args that have no field, or ""."""
     shown = []
     for field in fields:
+        value = args.get(field.name)
         if field.name not in args:
             shown.append(field)
-            continue
-        value = args[field.name]
-        if field.widget in {"text", "area"} and isinstance(value, str):
+        elif field.widget == "text" and isinstance(value, str):
             shown.append(field._replace(value=value, widget="area" if "\n" in value else "text"))
         elif field.widget == "blob":
             shown.append(field._replace(value=value if isinstance(value, str) else ""))
         else:
             shown.append(field._replace(value=json.dumps(value, ensure_ascii=False)))
-    return shown, {name: value for name, value in args.items() if name not in names}
+    names = {field.name for field in fields}
+    others = {name: value for name, value in args.items() if name not in names}
+    return shown, json.dumps(others, ensure_ascii=False, indent=2) if others else ""
 
 
-def args_of_form(fields: list[Field], form: Form) -> Args:
-    """Return the args from a form. Empty fields, and choices of the default, are left out. Blobs are not read here."""
+def typed_again(fields: list[Field], form: Form, problems: Mapping[str, str]) -> list[Field]:
+    """Return the fields of a refused form with their texts and messages. An uploaded file is named by its blob id."""
+    names = ((field, f"{field.id}-id" if field.widget == "blob" else field.id) for field in fields)
+    return [
+        field._replace(value=form.get(f"{field.id}-upload") or form.get(name), problem=problems.get(field.id, ""))
+        for field, name in names
+    ]
+
+
+def args_of_form(fields: list[Field], form: Form) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the args from a form, and messages about invalid fields by their id.
+
+    Empty fields, and choices of the default, are left out. Blobs are not read here.
+    """
     args: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for field in fields:
@@ -150,7 +160,7 @@ def args_of_form(fields: list[Field], form: Form) -> Args:
         args.update(json_object(form.get("more")))
     except ValueError as error:
         problems["more"] = str(error)
-    return Args(args, problems)
+    return args, problems
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -192,12 +202,12 @@ def _json(text: str) -> Any:
         raise ValueError("This JSON has too many levels.") from None
 
 
-def refused(declared: Declared, fields: Sequence[Field], args: Mapping[str, Any]) -> dict[str, str]:
+def refused(declared: Declared, args: Mapping[str, Any]) -> dict[str, str]:
     """Return messages about invalid args by the id of their field, in the words of the run that would fail."""
-    ids = {field.name: field.id for field in fields}
+    ids = {field.name: field.id for field in declared.fields}
     problems: dict[str, str] = {}
     try:
-        apply_inputs(declared.inputs, args, strict=declared.is_strict)
+        apply_inputs(inputs_in(declared.inputs), args, strict=declared.is_strict)
     except InputInvalid as error:
         for name, problem in error.problems.items():
             problems.setdefault(ids.get(name, "more"), problem)
