@@ -92,7 +92,11 @@ class Rendered(msgspec.Struct, frozen=True):
     """A Markdown text as HTML, with its contents."""
 
     html: str
-    contents: list[Heading]
+    contents: list[Heading] = []
+    is_plain: bool = False
+    """Whether the text is shown as it is, because a bound was exceeded."""
+    is_cut: bool = False
+    """Whether only the first part is shown, because the text is too long."""
 
 
 def split_frontmatter(text: str) -> tuple[str, str]:
@@ -109,16 +113,12 @@ def first_part(text: str) -> str:
     return text[: end if end > 0 else MOST_CHARACTERS]
 
 
-def is_bounded(text: str) -> bool:
-    """Return whether a text is small enough to render: its characters, and the columns of its tables."""
-    return len(text) <= MOST_CHARACTERS and all(line.count("|") <= MOST_COLUMNS for line in text.split("\n"))
-
-
 def rendered(text: str, place: Place) -> Rendered | None:
-    """Return Markdown as HTML, or None if a bound is exceeded. The first heading is an `<h2>`, and no level is left
-    out.
+    """Return Markdown as HTML, or None if it has too many characters or too many columns in a table.
+
+    The first heading is an `<h2>`, and no level is left out.
     """
-    if not is_bounded(text):
+    if len(text) > MOST_CHARACTERS or any(line.count("|") > MOST_COLUMNS for line in text.split("\n")):
         return None
     renderer = _Renderer(place)
     html = renderer.render(text)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from markupsafe import Markup
 from msgspec.structs import replace
 
 from skillery.context.request import current
@@ -17,7 +17,7 @@ from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.errors import Unavailable
 from skillery.web.differences import MOST_WORDS, FileDiff, ToCompare, file_diffs
 from skillery.web.display import visible
-from skillery.web.markdown import Heading, Place, first_part, is_bounded, rendered
+from skillery.web.markdown import Place, Rendered, first_part, rendered
 from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 # -- Rendered parts of pages, kept in memory: the least recently used parts are dropped when the limit is reached ------
@@ -61,17 +61,7 @@ class KeptParts:
 
 
 log = logging.getLogger(__name__)
-
-
-class RenderedText(NamedTuple):
-    """A Markdown text as HTML."""
-
-    html: Markup
-    is_plain: bool
-    """Whether the text is shown as it is, because a bound was exceeded."""
-    contents: tuple[Heading, ...] = ()
-    is_cut: bool = False
-    """Whether only the first part is shown, because the text is too long."""
+R = TypeVar("R")
 
 
 class RenderedTexts:
@@ -81,26 +71,18 @@ class RenderedTexts:
         self.kept = KeptParts()
         self._workers = workers
 
-    async def markdown(self, digest: str, place: Place, text: str) -> RenderedText:
+    async def markdown(self, digest: str, place: Place, text: str) -> Rendered:
         """Return a Markdown text, or its first part, as HTML. `digest` is the key of its content in the cache."""
         part, key = first_part(text), ("markdown", digest, *place, RENDERER)
-        shown: RenderedText | None = self.kept.get(key)
-        if shown is not None:
-            return shown
-        made, is_final = None, True  # only a final result is cached: an unavailable worker may answer later
-        try:
-            if is_bounded(part):
-                made, _ = await self._workers.call(_caller(), rendered, part, place)
-        except TookTooLong:
-            pass
-        except (WorkerFailed, Unavailable) as error:
-            log.warning("a text was not rendered: %s", error)
-            is_final = isinstance(error, WorkerFailed)
-        # The worker has escaped the text.
-        html = Markup(made.html) if made else await asyncio.to_thread(_plain, part)  # noqa: S704
-        shown = RenderedText(html, not made, tuple(made.contents) if made else (), len(part) < len(text))
+        known: Rendered | None = self.kept.get(key)
+        if known is not None:
+            return known
+        made, is_final = await self._made(f"the text of {place.base}", rendered, part, place)
+        if made is None:
+            made = Rendered(await asyncio.to_thread(_plain, part), is_plain=True)
+        shown = replace(made, is_cut=len(part) < len(text))
         if is_final:
-            self.kept.keep(key, shown, 200 + len(html))
+            self.kept.keep(key, shown, 200 + len(shown.html))
         return shown
 
     async def parts(self, to_show: ToShow, digest: str = "") -> Shown:
@@ -109,13 +91,11 @@ class RenderedTexts:
         `digest` is the key of the only content in the cache. Without it, nothing is cached.
         """
         key = ("parts", digest, repr(replace(to_show, files=[])), RENDERER)
-        if digest and (known := self.kept.get(key)) is not None:
-            kept: Shown = known
-            return kept
-        try:
-            shown, _ = await self._workers.call(_caller(), show_parts, to_show)
-        except (TookTooLong, WorkerFailed, Unavailable) as error:
-            log.warning("the result of %s was not rendered: %s", to_show.base, error or "it takes too long")
+        known: Shown | None = self.kept.get(key) if digest else None
+        if known is not None:
+            return known
+        shown, _ = await self._made(f"the result of {to_show.base}", show_parts, to_show)
+        if shown is None:
             return plain_parts(to_show)
         # A view without HTML costs little, or could not be made in time.
         if digest and all(view.html for view in shown.views):
@@ -124,19 +104,23 @@ class RenderedTexts:
 
     async def differences(self, changes: list[ToCompare]) -> list[FileDiff]:
         """Return the file changes of a page as HTML. If they take too long, no changed words are marked."""
+        diffs, _ = await self._made("a difference", file_diffs, changes, MOST_WORDS)
+        return await COMPARISONS.run(file_diffs, changes, 0) if diffs is None else diffs
+
+    async def _made(self, words: str, render: Callable[..., R], *args: Any) -> tuple[R | None, bool]:
+        """Return the result of `render` in a worker process, or None, and whether a later call has the same result.
+
+        A caller waits only for its own slow texts.
+        """
+        request = current.get()
+        caller = (request.identity or request.address) if request else ""
         try:
-            diffs, _ = await self._workers.call(_caller(), file_diffs, changes, MOST_WORDS)
+            made: R | None = (await self._workers.call(caller, render, *args))[0]
         except (TookTooLong, WorkerFailed, Unavailable) as error:
-            log.warning("changed words were not marked: %s", error or "it takes too long")
-            return await COMPARISONS.run(file_diffs, changes, 0)
-        return diffs
+            log.warning("%s was not rendered: %s", words, error or "it takes too long")
+            return None, not isinstance(error, Unavailable)
+        return made, True
 
 
-def _caller() -> str:
-    """Return the identity of the request, or its address, so that a caller waits only for its own slow texts."""
-    request = current.get()
-    return (request.identity or request.address) if request else ""
-
-
-def _plain(text: str) -> Markup:
-    return visible(text.replace("\r\n", "\n"), is_code=True)
+def _plain(text: str) -> str:
+    return str(visible(text.replace("\r\n", "\n"), is_code=True))

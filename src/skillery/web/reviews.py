@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from markupsafe import Markup
 from msgspec import UNSET
 
 from skillery.errors import NotAllowed, NotFound, SkilleryError
@@ -113,7 +112,7 @@ def _order(finding: CheckFinding) -> tuple[bool, int]:
     return finding.waiver is not None, _SEVERITIES[finding.severity]
 
 
-async def rendered(request: PageRequest, opened: Opened, earlier: Skill | None) -> list[tuple[str, Markup]]:
+async def rendered(request: PageRequest, opened: Opened, earlier: Skill | None) -> list[tuple[str, str]]:
     """Return the numbers of an earlier version, if there is one, and of a version, each with its SKILL.md as HTML."""
     shown = []
     for skill in (earlier, opened.skill) if earlier else (opened.skill,):

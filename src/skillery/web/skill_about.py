@@ -58,9 +58,7 @@ async def show_about(request: PageRequest) -> Page:
     skill = opened.skill
     skill_md = or_none(skill.skill_md) or ""
     frontmatter, body = split_frontmatter(skill_md)
-    rendered_text = await request.site.texts.markdown(
-        opened.digest, Place(opened.exact, "SKILL.md"), body[:_MOST_SKILL_MD]
-    )
+    text = await request.site.texts.markdown(opened.digest, Place(opened.exact, "SKILL.md"), body[:_MOST_SKILL_MD])
     tools = await shown_tools(request, opened)
     agent = await read_agent_card(request, opened, tools)
     trust, policy = await read_trust(request, opened)
@@ -84,12 +82,10 @@ async def show_about(request: PageRequest) -> Page:
         "policy": policy,
         "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
-        "skill_md": rendered_text.html,
-        "skill_md_is_plain": rendered_text.is_plain,
-        "skill_md_is_cut": rendered_text.is_cut,
+        "text": text,
         "skill_md_size": size,
         "skill_md_tokens": round(size / _BYTES_OF_TOKEN, -2 if size > 3000 else -1),
-        "contents": rendered_text.contents,
+        "contents": text.contents,
         "frontmatter": frontmatter,
         "agent": agent,
         "usage": skill.usage,

@@ -9,20 +9,6 @@ from urllib.parse import quote
 
 HEAD_BYTES = 64 * 1024
 """The number of bytes from the start of a file that decide its kind."""
-_IMAGES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png", "PNG image"),
-    (b"\xff\xd8\xff", "image/jpeg", "JPEG image"),
-    (b"GIF87a", "image/gif", "GIF image"),
-    (b"GIF89a", "image/gif", "GIF image"),
-)
-_OTHERS = (
-    (b"%PDF-", "PDF document"),
-    (b"PK\x03\x04", "ZIP archive"),
-    (b"\x1f\x8b", "gzip archive"),
-    (b"SQLite format 3\0", "SQLite database"),
-    (b"\x7fELF", "program"),
-    (b"\0asm", "WebAssembly module"),
-)
 
 
 class ContentKind(NamedTuple):
@@ -39,22 +25,32 @@ SVG = ContentKind("image", "image/svg+xml", "SVG image")
 BINARY = ContentKind("binary", "application/octet-stream", "binary file")
 
 
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", ContentKind("image", "image/png", "PNG image")),
+    (b"\xff\xd8\xff", ContentKind("image", "image/jpeg", "JPEG image")),
+    (b"GIF87a", ContentKind("image", "image/gif", "GIF image")),
+    (b"GIF89a", ContentKind("image", "image/gif", "GIF image")),
+    (b"PK\x03\x04", BINARY._replace(words="ZIP archive")),
+    (b"\x1f\x8b", BINARY._replace(words="gzip archive")),
+    (b"SQLite format 3\0", BINARY._replace(words="SQLite database")),
+    (b"\x7fELF", BINARY._replace(words="program")),
+    (b"\0asm", BINARY._replace(words="WebAssembly module")),
+)
+
+
 def kind_of(path: str, head: bytes, size: int) -> ContentKind:
     """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
 
     The path counts only for SVG.
     """
-    for start, media_type, words in _IMAGES:
+    for start, kind in _STARTS:
         if head.startswith(start):
-            return ContentKind("image", media_type, words)
+            return kind
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         return ContentKind("image", "image/webp", "WebP image")
     if b"%PDF-" in head[:1024]:
         return BINARY._replace(words="PDF document")
-    for start, words in _OTHERS:
-        if head.startswith(start):
-            return BINARY._replace(words=words)
-    if not _is_text(head, is_whole=len(head) >= size):
+    if b"\0" in head or decoded(head, is_whole=len(head) >= size) is None:
         return BINARY
     return SVG if path.lower().endswith(".svg") else TEXT
 
@@ -75,27 +71,14 @@ def disposition(path: str, kind: ContentKind) -> str:
     return f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
-def _is_text(head: bytes, *, is_whole: bool) -> bool:
-    """Return whether the bytes are UTF-8 without NUL. Unless `is_whole`, the last character may be incomplete."""
-    if b"\0" in head:
-        return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def decoded(head: bytes, *, is_whole: bool) -> str | None:
     """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, an incomplete last character is left
     out.
     """
     try:
-        return head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if is_whole or len(head) - error.start > 3:
-            return None
-        return head[: error.start].decode("utf-8")
+        return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
+    except UnicodeDecodeError:
+        return None
 
 
 _BOX = re.compile(r"""\bviewBox=["']\s*[-\d.]+[\s,]+[-\d.]+[\s,]+([\d.]{1,9})[\s,]+([\d.]{1,9})\s*["']""", re.ASCII)
@@ -137,17 +120,29 @@ def _jpeg_size(head: bytes) -> tuple[int, int]:
 
 
 Format = Literal["csv", "tsv", "jsonl", "json", "markdown", "svg", "html", ""]
-_FORMATS: tuple[tuple[Format, str, tuple[str, ...]], ...] = (
-    ("csv", "text/csv", ("csv",)),
-    ("tsv", "text/tab-separated-values", ("tsv",)),
-    ("jsonl", "application/jsonl", ("jsonl", "ndjson")),
-    ("json", "application/json", ("json", "geojson", "ipynb")),
-    ("markdown", "text/markdown", ("md", "markdown")),
-    ("svg", "image/svg+xml", ("svg",)),
-    ("html", "text/html", ("html", "htm")),
-)
+_FORMATS: dict[str, Format] = {
+    "csv": "csv",
+    "tsv": "tsv",
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "json": "json",
+    "geojson": "json",
+    "ipynb": "json",
+    "md": "markdown",
+    "markdown": "markdown",
+    "svg": "svg",
+    "html": "html",
+    "htm": "html",
+}
+"""The formats by the ending of a name."""
 _ENDINGS = {
-    **{media_type: endings[0] for _, media_type, endings in _FORMATS},
+    "text/csv": "csv",
+    "text/tab-separated-values": "tsv",
+    "text/markdown": "md",
+    "text/html": "html",
+    "image/svg+xml": "svg",
+    "application/json": "json",
+    "application/jsonl": "jsonl",
     "application/x-ndjson": "jsonl",
     "application/x-ipynb+json": "ipynb",
     "application/pdf": "pdf",
@@ -161,11 +156,8 @@ _ENDINGS = {
 
 def format_of(name: str, media_type: str) -> Format:
     """Return the format of a text, from its media type or from the ending of its name. "" is plain text."""
-    ending = name.rpartition(".")[2].lower()
     stated = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
-    known = [(endings, format_name) for format_name, _, endings in _FORMATS]
-    by_ending: dict[str, Format] = {text: format_name for endings, format_name in known for text in endings}
-    return by_ending.get(stated) or by_ending.get(ending, "")
+    return _FORMATS.get(stated) or _FORMATS.get(name.rpartition(".")[2].lower(), "")
 
 
 def with_ending(name: str, media_type: str) -> str:

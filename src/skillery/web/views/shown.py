@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from skillery.formats.tracebacks import Frame
 from skillery.web.display import visible
-from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
+from skillery.web.markdown import Place, rendered, split_frontmatter
 from skillery.web.rendering import has_lexer, highlighted_lines, numbered, with_mark
 from skillery.web.views.charts import Chart, chart_of
 from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, decoded, format_of, kind_of, picture_size
@@ -245,7 +245,7 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
         return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
     elif text_format == "html" and view.blob_id and view.size_bytes <= MOST_HTML and to_show.wanted.has_frames:
         return replace(view, kind="html", words="web page, scripts are off")
-    elif text_format == "markdown" and is_whole and is_bounded(text):
+    elif text_format == "markdown" and is_whole:
         made = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, to_show.folder))
         if made is not None:
             return replace(view, kind="markdown", words="Markdown", html=made.html)
