@@ -173,7 +173,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "uv yanked": lambda text: uv_errors.check_yanked(text, ()),
     "version spec": version_spec.parse_version_spec,
     "visible": display.visible,
-    "words of a line": lambda text: differences.words_of(text, f"{text} x"),
+    "words of a line": lambda text: differences.Marker().words(text, f"{text} x"),
 }
 FILLED: dict[str, object] = {
     "Callable[[str], object]": str,
@@ -223,7 +223,7 @@ def shown_output(value: object) -> object:
 
 
 def page_of(old: str, new: str) -> object:
-    return differences.hunks_of(texts.unified_diff(old, new) or "", f"# {new}")
+    return differences.Marker().hunks(texts.unified_diff(old, new) or "", f"# {new}")
 
 
 def script_block(size: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skillery.web.differences import hunks_of, words_of
+from skillery.web.differences import Marker
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
@@ -282,14 +282,14 @@ def test_two_versions_are_compared(server: Server, new_name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "no hunk", "@@ -1 +1 @@\n-<b>\n+<i>\n", "@@ -1,2 +1,3 @@\n a\n+b\n\\ No newline"])
 def test_any_diff_becomes_safe_html(text: str) -> None:
-    shown = "".join(str(hunk.rows) for hunk in hunks_of(text))
+    shown = "".join(str(hunk.rows) for hunk in Marker().hunks(text))
 
     assert "<b>" not in shown
     assert "<i>" not in shown
 
 
 def test_changed_words_are_marked() -> None:
-    assert words_of("ask first", "ask never") == ("ask <del>first</del>", "ask <ins>never</ins>")
+    assert Marker().words("ask first", "ask never") == ("ask <del>first</del>", "ask <ins>never</ins>")
 
 
 @pytest.mark.full

@@ -46,20 +46,6 @@ class FileDiff(NamedTuple):
     minus: int
 
 
-class WordLimit:
-    """Counts the tokens on one page whose changes are still to be marked."""
-
-    def __init__(self, left: int = MOST_WORDS) -> None:
-        self._left = left
-
-    def takes(self, count: int) -> bool:
-        """Return whether `count` more tokens are within the limit. If so, count them."""
-        if count > self._left:
-            return False
-        self._left -= count
-        return True
-
-
 class ToCompare(Struct, frozen=True):
     """A file change of diff_versions. In `text`, the new file, the headings above the hunks are found."""
 
@@ -73,12 +59,14 @@ def file_diffs(changes: list[ToCompare], most_words: int) -> list[FileDiff]:
 
     Only the marks cost more than linear time, so this function runs in the rendering process.
     """
-    limit = WordLimit(most_words)
-    return [_file_diff(compared.change, compared.text, compared.is_code, limit) for compared in changes]
+    marker = Marker(most_words)
+    return [
+        _file_diff(compared.change, marker.hunks(compared.change.diff, compared.text, is_code=compared.is_code))
+        for compared in changes
+    ]
 
 
-def _file_diff(change: FileChange, text: str, is_code: bool, limit: WordLimit) -> FileDiff:
-    hunks = hunks_of(change.diff, text, is_code=is_code, limit=limit)
+def _file_diff(change: FileChange, hunks: list[Hunk]) -> FileDiff:
     sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
     plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
     return FileDiff(change.path, change.change, change.note, sizes[0], sizes[1], hunks, plus, minus)
@@ -87,13 +75,6 @@ def _file_diff(change: FileChange, text: str, is_code: bool, limit: WordLimit) -
 def size_of(diff: FileDiff) -> int:
     """Return an estimate of the bytes that a FileDiff takes in memory."""
     return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
-
-
-def hunks_of(diff: str, text: str = "", *, is_code: bool = True, limit: WordLimit | None = None) -> list[Hunk]:
-    """Return the hunks of a unified diff. Hidden characters are shown as boxes with their code."""
-    headings = [(number, line) for number, line in enumerate(text.split("\n"), 1) if _HEADING.match(line)]
-    table = _Table(is_code, limit or WordLimit())
-    return [Hunk(_heading(headings, new), table.rows(old, new, lines)) for old, new, lines in _parsed(diff)]
 
 
 def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
@@ -114,43 +95,61 @@ def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
         yield int(start[1]), int(start[2]), lines
 
 
-class _Table:
-    """Writes the lines of one file as table rows. Changed words are marked as far as the limit permits."""
+class Marker:
+    """Writes changed lines as table rows, and marks their changed words: at most `most_words` tokens in all."""
 
-    def __init__(self, is_code: bool, limit: WordLimit) -> None:
-        self._is_code = is_code
-        self._limit = limit
+    def __init__(self, most_words: int = MOST_WORDS) -> None:
+        self._words_left = most_words
 
-    def rows(self, old: int, new: int, lines: list[str]) -> str:
+    def hunks(self, diff: str, text: str = "", *, is_code: bool = True) -> list[Hunk]:
+        """Return the hunks of a unified diff. Hidden characters are shown as boxes with their code.
+
+        `text` is the new file, which has the headings above the hunks.
+        """
+        headings = [(number, line) for number, line in enumerate(text.split("\n"), 1) if _HEADING.match(line)]
+        hunks = _parsed(diff)
+        return [Hunk(_heading(headings, new), self._rows(old, new, lines, is_code)) for old, new, lines in hunks]
+
+    def _rows(self, old: int, new: int, lines: list[str], is_code: bool) -> str:
         """Return the rows of a hunk as HTML. `old` and `new` are the numbers of its first line in both files."""
         rows: list[str] = []
         for is_same, group in groupby(lines, lambda line: line[0] == " "):
             texts = list(group)
             if is_same:
-                rows += [
-                    _row("same", old + offset, new + offset, self._shown(line)) for offset, line in enumerate(texts)
-                ]
+                shown = [visible(line[1:], is_code=is_code) for line in texts]
+                rows += [_row("same", old + offset, new + offset, html) for offset, html in enumerate(shown)]
                 old, new = old + len(texts), new + len(texts)
             else:
-                removed, added = self._changed(*([line[1:] for line in texts if line[0] == sign] for sign in "-+"))
+                sides = ([line[1:] for line in texts if line[0] == sign] for sign in "-+")
+                removed, added = self._changed(*sides, is_code=is_code)
                 rows += [_row("minus", old + offset, "", html) for offset, html in enumerate(removed)]
                 rows += [_row("plus", "", new + offset, html) for offset, html in enumerate(added)]
                 old, new = old + len(removed), new + len(added)
         return "".join(rows)
 
-    def _shown(self, line: str) -> Markup:
-        return visible(line[1:], is_code=self._is_code)
-
-    def _changed(self, removed: list[str], added: list[str]) -> tuple[list[Markup], list[Markup]]:
+    def _changed(self, removed: list[str], added: list[str], *, is_code: bool) -> list[list[Markup]]:
         """Return the removed and the added lines as HTML. If there are as many, mark the changed words of each pair."""
         if len(removed) != len(added):
-            removed_html, added_html = (
-                [visible(line, is_code=self._is_code) for line in lines] for lines in (removed, added)
-            )
-            return removed_html, added_html
-        lines = zip(removed, added, strict=True)
-        pairs = [words_of(*pair, is_code=self._is_code, limit=self._limit) for pair in lines]
-        return [old for old, _ in pairs], [new for _, new in pairs]
+            return [[visible(line, is_code=is_code) for line in lines] for lines in (removed, added)]
+        pairs = [self.words(*pair, is_code=is_code) for pair in zip(removed, added, strict=True)]
+        return [[old for old, _ in pairs], [new for _, new in pairs]]
+
+    def words(self, old: str, new: str, *, is_code: bool = True) -> tuple[Markup, Markup]:
+        """Return both lines as HTML with their changed words marked, or without marks if the limit is used up."""
+        before, after = _TOKEN.findall(old), _TOKEN.findall(new)
+        count = len(before) + len(after)
+        if max(len(before), len(after)) > MOST_TOKENS or count > self._words_left:
+            return visible(old, is_code=is_code), visible(new, is_code=is_code)
+        self._words_left -= count
+        old_parts: list[str] = []
+        new_parts: list[str] = []
+        for kind, old_start, old_end, new_start, new_end in parts_of(before, after):
+            removed, added = "".join(before[old_start:old_end]), "".join(after[new_start:new_end])
+            for parts, text, tag in ((old_parts, removed, "del"), (new_parts, added, "ins")):
+                if text:
+                    shown = visible(text, is_code=is_code)
+                    parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
+        return Markup("".join(old_parts)), Markup("".join(new_parts))  # noqa: S704 - each text is escaped by `visible`
 
 
 _SIGNS = {"plus": ("+", "added"), "minus": ("−", "removed"), "same": ("", "unchanged")}
@@ -169,20 +168,3 @@ def _heading(headings: list[tuple[int, str]], number: int) -> str:
     """Return the nearest Markdown heading above the line `number`, or "". `headings` are (line number, line)."""
     index = bisect_left(headings, (number,))
     return headings[index - 1][1].lstrip("#").strip()[:200] if index else ""
-
-
-def words_of(old: str, new: str, *, is_code: bool = True, limit: WordLimit | None = None) -> tuple[Markup, Markup]:
-    """Return both lines as HTML with their changed words marked, or without marks if the limit is used up."""
-    before, after = _TOKEN.findall(old), _TOKEN.findall(new)
-    count = len(before) + len(after)
-    if max(len(before), len(after)) > MOST_TOKENS or (limit and not limit.takes(count)):
-        return visible(old, is_code=is_code), visible(new, is_code=is_code)
-    old_parts: list[str] = []
-    new_parts: list[str] = []
-    for kind, old_start, old_end, new_start, new_end in parts_of(before, after):
-        removed, added = "".join(before[old_start:old_end]), "".join(after[new_start:new_end])
-        for parts, text, tag in ((old_parts, removed, "del"), (new_parts, added, "ins")):
-            if text:
-                shown = visible(text, is_code=is_code)
-                parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
-    return Markup("".join(old_parts)), Markup("".join(new_parts))  # noqa: S704 - each text is escaped by `visible`

@@ -205,7 +205,7 @@ def _call(skill: Skill, tools: Sequence[ToolRow]) -> _Call | None:
 def _sample(parameter: Field) -> Any:
     """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
     if value := parameter.default or "".join(parameter.choices[:1]):
-        return json.loads(value)
+        return msgspec.json.decode(value)
     return {"number": 1, "integer": 1, "array": [], "object": {}}.get(parameter.type, parameter.name.upper())
 
 

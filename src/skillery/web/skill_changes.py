@@ -12,7 +12,6 @@ from typing import Any
 from skillery.formats.version_spec import label_problem
 from skillery.labels import labels
 from skillery.method import or_none
-from skillery.registry.version_rows import Objection
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle, revocations
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
@@ -34,12 +33,20 @@ async def change(request: PageRequest) -> SeeOther:
     return await change_version(request, opened, form)
 
 
+def _done(opened: Opened, text: str, undo: dict[str, str] | None = None, page: str = "") -> SeeOther:
+    """Return the redirect to the version, with a message. `undo` are the fields of the form that takes the change back.
+
+    The form goes to `page`, or to the version.
+    """
+    return SeeOther(opened.exact, Done(text, Undo("Undo", page or opened.exact, undo) if undo else None))
+
+
 async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     submitted = await request.do(
         lifecycle.submit_version, lifecycle.SubmitVersion(name=opened.name, version=opened.version)
     )
     state = "is published" if submitted.status == "published" else "is in review"
-    return SeeOther(opened.exact, Done(f"Version {opened.version} {state}."))
+    return _done(opened, f"Version {opened.version} {state}.")
 
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
@@ -50,19 +57,15 @@ async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason, severity=severity)
     await request.do(revocations.yank_version, params)
     # Only another reviewer withdraws an advisory that is more severe.
-    undo = Undo("Undo", opened.exact, {"action": "unyank"}) if severity == "broken" else None
-    return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
+    undo = {"action": "unyank"} if severity == "broken" else None
+    return _done(opened, f"Version {opened.version} is yanked.", undo)
 
 
 async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.yanked)
     await request.do(revocations.unyank_version, revocations.UnyankVersion(name=opened.name, version=opened.version))
-    undo = Undo("Undo", opened.exact, _yank_again(before)) if before else None
-    return SeeOther(opened.exact, Done(f"Version {opened.version} is no longer yanked.", undo))
-
-
-def _yank_again(before: Objection) -> dict[str, str]:
-    return {"action": "yank", "reason": before.reason, "severity": or_none(before.severity) or "broken"}
+    undo = {"action": "yank", "reason": before.reason, "severity": or_none(before.severity) or ""} if before else None
+    return _done(opened, f"Version {opened.version} is no longer yanked.", undo)
 
 
 async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
@@ -70,20 +73,18 @@ async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOth
     before = or_none(opened.skill.deprecated)
     params = lifecycle.DeprecateSkill(name=opened.name, message=message, successor=form.get("successor").strip())
     await request.do(lifecycle.deprecate_skill, params)
-    undo = _deprecate_again(opened, before) if before else Undo("Undo", opened.exact, {"action": "undeprecate"})
-    return SeeOther(opened.exact, Done(f"{opened.name} is deprecated.", undo))
+    undo = _deprecate_again(before) if before else {"action": "undeprecate"}
+    return _done(opened, f"{opened.name} is deprecated.", undo)
 
 
 async def _undeprecate(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.deprecated)
     await request.do(lifecycle.undeprecate_skill, lifecycle.UndeprecateSkill(name=opened.name))
-    undo = _deprecate_again(opened, before) if before else None
-    return SeeOther(opened.exact, Done(f"{opened.name} is no longer deprecated.", undo))
+    return _done(opened, f"{opened.name} is no longer deprecated.", _deprecate_again(before) if before else None)
 
 
-def _deprecate_again(opened: Opened, before: Deprecation) -> Undo:
-    fields = {"action": "deprecate", "message": before.message, "successor": before.successor or ""}
-    return Undo("Undo", opened.exact, fields)
+def _deprecate_again(before: Deprecation) -> dict[str, str]:
+    return {"action": "deprecate", "message": before.message, "successor": before.successor or ""}
 
 
 async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
@@ -93,25 +94,23 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
         raise FormRefused({"label": f"This is not a label: {problem}."})
     moved = await request.do(labels.set_label, labels.SetLabel(name=opened.name, label=label, version=opened.version))
     before = moved.previous
-    undo = {"action": "rollback_label" if before else "remove_label", "label": label}
     text = f"{label} moved from {before} to {opened.version}." if before else f"{label} is {opened.version}."
-    return SeeOther(opened.exact, Done(text, Undo("Undo", opened.exact, undo)))
+    return _done(opened, text, {"action": "rollback_label" if before else "remove_label", "label": label})
 
 
 async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
     moved = await request.do(labels.rollback_label, labels.RollbackLabel(name=opened.name, label=label))
     # The page of the version that had the label can point it back.
-    page, before = path_of("s", f"{opened.name}@{moved.previous}"), moved.previous
-    undo = Undo("Undo", page, {"action": "set_label", "label": label}) if before else None
-    return SeeOther(opened.exact, Done(f"{label} is {moved.version} again.", undo))
+    page = path_of("s", f"{opened.name}@{moved.previous}")
+    undo = {"action": "set_label", "label": label} if moved.previous else None
+    return _done(opened, f"{label} is {moved.version} again.", undo, page)
 
 
 async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
     await request.do(labels.remove_label, labels.RemoveLabel(name=opened.name, label=label))
-    undo = Undo("Undo", opened.exact, {"action": "rollback_label", "label": label})
-    return SeeOther(opened.exact, Done(f"The label {label} is removed.", undo))
+    return _done(opened, f"The label {label} is removed.", {"action": "rollback_label", "label": label})
 
 
 async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
@@ -120,10 +119,10 @@ async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> S
         raise FormRefused({"visibility": "Choose who sees the skill."})
     before = opened.skill.visibility
     if before == visibility:
-        return SeeOther(opened.exact, Done(f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}."))
+        return _done(opened, f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}.")
     await request.do(lifecycle.set_visibility, lifecycle.SetVisibility(name=opened.name, visibility=visibility))
-    undo = Undo("Undo", opened.exact, {"action": "set_visibility", "visibility": before})
-    return SeeOther(opened.exact, Done(f"{opened.name} is visible to {VISIBILITIES[visibility]}.", undo))
+    undo = {"action": "set_visibility", "visibility": before}
+    return _done(opened, f"{opened.name} is visible to {VISIBILITIES[visibility]}.", undo)
 
 
 def _text(form: Form, field: str, message: str) -> str:
@@ -154,26 +153,19 @@ _ACTIONS: dict[str, Action] = {
 
 AT_ONCE = 50
 FOLDED_AT_ONCE = 20
-_GROUPS: dict[str, VersionGroup] = {
-    "releases": "releases",
-    "pre-releases": "prereleases",
-    "withdrawn": "withdrawn",
-}
+_GROUPS: dict[str, VersionGroup] = {"releases": "releases", "pre-releases": "prereleases", "withdrawn": "withdrawn"}
+_FOLDED: tuple[VersionGroup, ...] = ("prereleases", "withdrawn")
 
 
 async def show_versions(request: PageRequest) -> Page:
     """Show the versions in three tables, or one of the tables if `?show=` names one."""
     opened = await open_version(request)
-    group = _GROUPS.get(request.query.get("show", ""))
-    read = partial(_table, request, opened.name)
+    group, cursor = _GROUPS.get(request.query.get("show", "")), request.query.get("cursor", "")
+    first: VersionGroup = group or "releases"
+    tables = {first: await _table(request, opened.name, first, AT_ONCE, cursor)}
     if group is None:
-        tables = {
-            "releases": await read("releases", AT_ONCE, request.query.get("cursor", "")),
-            "prereleases": await read("prereleases", FOLDED_AT_ONCE, ""),
-            "withdrawn": await read("withdrawn", FOLDED_AT_ONCE, ""),
-        }
-    else:
-        tables = {group: await read(group, AT_ONCE, request.query.get("cursor", ""))}
+        for folded in _FOLDED:
+            tables[folded] = await _table(request, opened.name, folded, FOLDED_AT_ONCE, "")
     versions = [
         version.version for table in tables.values() for version in table.versions if version.status != "purged"
     ]
