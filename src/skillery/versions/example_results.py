@@ -39,7 +39,9 @@ class ExampleResult(msgspec.Struct, frozen=True):
     files: list[ResultFile]
 
 
-class _LargeOutput(msgspec.Struct):
+class LargeOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The object that replaces a large output."""
+
     blob_id: str
     size_bytes: int
     preview: str
@@ -98,7 +100,7 @@ def keep_results(connection: Connection, version_id: int, examples: Sequence[Che
 
 def _result_file(blob: BlobRow, output_json: str) -> ResultFile:
     try:
-        large = msgspec.json.decode(output_json, type=_LargeOutput).blob_id
+        large = msgspec.json.decode(output_json, type=LargeOutput).blob_id
     except msgspec.ValidationError:
         large = ""
     facts = blob.path, blob.kind, blob.sha256, blob.size_bytes

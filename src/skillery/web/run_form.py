@@ -24,7 +24,7 @@ from skillery.runs.methods import GetRun, call_tool, execute_skill, get_run, run
 from skillery.runs.queries import args_of
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode
 from skillery.runs.results import RunRecord
-from skillery.skills.files import ReadSkillFile, find_file, read_skill_file
+from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Form, FormRefused, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.run_fields import (
     Declared,
@@ -38,12 +38,11 @@ from skillery.web.run_fields import (
 )
 from skillery.web.skill_opened import (
     Opened,
-    exactly,
     file_path_of,
+    find_in_version,
     number_of,
     open_version,
     page_of,
-    reader_of,
     tools_of,
 )
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
@@ -201,8 +200,7 @@ async def show_script(request: PageRequest) -> Page:
     """
     opened, fields = await open_version(request), request.typed
     path = file_path_of(request, f"{opened.name} {opened.version}")
-    work = partial(find_file, identity=reader_of(request), name=opened.name, spec=exactly(opened.version), path=path)
-    await request.read_page(work)
+    await find_in_version(request, opened.name, opened.version, path)
     if not request.problems:
         args = await _args_of_run(request)
         argv, stdin = args.get("argv"), args.get("stdin")

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from skillery.errors import SkilleryError
-from skillery.http.requests import send_bytes
 from skillery.http.run_streams import OpenStreams, StreamLimits, event, offset_of
 from skillery.runs.live_output import LogPart
 from skillery.runs.methods import GetRun, ReadRunLog, get_run, read_run_log
 from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, PageRequest, is_still_caller
-from skillery.web.sending import RAW_HEADERS
+from skillery.web.sending import RAW_HEADERS, sent_content
+from skillery.web.views.kinds import ContentKind
 
 # -- Colours of logs: the escape sequences of terminals as (class, text) -----------------------------------------------
 
@@ -128,12 +128,7 @@ async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:
         "parts": parts_of(log.text),
         "bytes": log.dropped_bytes,
     }
-    headers = [*RAW_HEADERS, ("cache-control", "no-store")]
-
-    async def send(send: Any) -> None:
-        await send_bytes(send, 200, msgspec.json.encode(answer), "application/json", headers)
-
-    return Direct(send)
+    return sent_content("log.json", msgspec.json.encode(answer), ContentKind("text", "application/json", "JSON"))
 
 
 @lru_cache(64)

@@ -18,7 +18,6 @@ from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_r
 from skillery.runs.queries import args_of
 from skillery.runs.remedies import Remedy, remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
-from skillery.skills.files import find_file
 from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.run_form import again_of
@@ -26,7 +25,7 @@ from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
 from skillery.web.sending import start_of
 from skillery.web.skill_agent import lines_of_call
-from skillery.web.skill_opened import exactly, reader_of
+from skillery.web.skill_opened import find_in_version
 from skillery.web.views.shown import Code
 
 
@@ -55,21 +54,15 @@ async def show_run(request: PageRequest) -> Page:
         "address": path_of("runs", run.run_id),
         "stages": stages_of(run),
         "limits": limits,
-        "near": [limit for limit in limits if limit.share >= NEAR],
-        "weaker": [
-            WEAKER.get(limit, f"This host enforces {limit} less strictly.") for limit in or_none(run.degraded) or ()
-        ],
+        "weaker": WEAKER,
         "parts": [view for view in shown.views if view.role != "whole"],
         "whole": next((view for view in shown.views if view.role == "whole"), None),
-        "inputs": shown.inputs,
-        "inputs_text": shown.inputs_text,
-        "code": shown.code,
+        "shown": shown,
         "code_at": code,
         "remedy": remedy,
         "steps": _steps(run, remedy, again if request.may("run") else "") if remedy else [],
         "same": same,
         "completed": _completed(run),
-        "traceback": _frames_of(run),
         "skill_at": name,
         "again": again if request.may("run") else "",
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
@@ -98,9 +91,7 @@ async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
     if skill is None or frame is None or path_problem(frame.path) is not None:
         return None
     try:
-        identity, spec = reader_of(request), exactly(skill.version)
-        work = partial(find_file, identity=identity, name=skill.name, spec=spec, path=frame.path)
-        file = await request.read_page(work)
+        file = await find_in_version(request, skill.name, skill.version, frame.path)
         if file.version.digest != skill.digest:  # a development version has changed
             return None
         opens = partial(file.open, request.site.core.registry.storage)
@@ -108,13 +99,6 @@ async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
     except (SkilleryError, OSError):
         return None
     return Code(frame.path, content, frame, is_file=True)
-
-
-def _frames_of(run: RunRecord) -> str:
-    """Return the frames of the traceback without the message, which the page shows once."""
-    error = or_none(run.error)
-    traceback = or_none(error.traceback) or "" if error else ""
-    return traceback.replace(f"{error.type}: {error.message}", "", 1).strip("\n") if error else ""
 
 
 def _completed(run: RunRecord) -> str:
@@ -147,8 +131,6 @@ async def change_run(request: PageRequest) -> SeeOther:
 # -- Figures of a run: the phases of its time, and what it used of its limits ------------------------------------------
 
 
-NEAR = 50.0
-"""A use of a limit below this percentage is not mentioned separately."""
 MEBIBYTE = 1 << 20
 LIMITS = {
     "timeout_ms": "Time",
@@ -203,41 +185,26 @@ def stages_of(run: RunRecord) -> dict[str, float]:
 
 
 def limits_of(run: RunRecord) -> list[Limit]:
-    """Return the limits of a run with their use."""
-    limits = msgspec.json.decode(run.limits) or {}
-    return [_limit(key, words, limits[key], _used(run, key)) for key, words in LIMITS.items() if key in limits]
-
-
-def _used(run: RunRecord, key: str) -> float | None:
-    """Return the amount that a run has used of a limit, in the unit of the limit, or None if it is not measured."""
-    used = or_none(run.used)
-    if key == "timeout_ms":
-        return run.duration_ms
-    if used is None:
-        return None
-    if key == "processes":
-        return used.processes
-    size = {"memory_mb": used.memory_bytes, "disk_mb": used.disk_bytes}.get(key)
-    return None if size is None else size / MEBIBYTE
+    """Return the limits of a run with their use, as far as it is measured."""
+    limits, used = msgspec.json.decode(run.limits) or {}, or_none(run.used)
+    sizes = {"memory_mb": used.memory_bytes, "disk_mb": used.disk_bytes} if used else {}
+    amounts: dict[str, float | None] = {key: None if size is None else size / MEBIBYTE for key, size in sizes.items()}
+    amounts |= {"timeout_ms": run.duration_ms, "processes": used.processes if used else None}
+    return [_limit(key, words, limits[key], amounts.get(key)) for key, words in LIMITS.items() if key in limits]
 
 
 def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
     """Return a limit with its use as texts. A small use or a large limit gets a better unit."""
+    share = 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)
     if key == "timeout_ms":
-        used_text = "" if used is None else duration(used)
-        return Limit(words, used_text, f"{allowed / 1000:g} s", _share(used, allowed))
+        return Limit(words, "" if used is None else duration(used), f"{allowed / 1000:g} s", share)
     unit = _UNITS.get(key, "")
     if unit == "KiB" and allowed >= 1024 and used is None:
         allowed, unit = allowed / 1024, "MiB"
     used_text = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
     if used and used < 1 and unit == "MiB":
         used_text = f"{used * 1024:.0f} KiB"
-    return Limit(words, used_text, f"{allowed:g} {unit}".strip(), _share(used, allowed))
-
-
-def _share(used: float | None, allowed: float) -> float:
-    """Return the used part of a limit in percent, at most 100."""
-    return 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)
+    return Limit(words, used_text, f"{allowed:g} {unit}".strip(), share)
 
 
 # -- `/runs`: the runs of the caller, newest first. Admins see the runs of all identities ------------------------------

@@ -14,6 +14,7 @@ from skillery.errors import BlobNotFound, SkilleryError, Unavailable
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
 from skillery.runs.results import RunRecord
+from skillery.versions.example_results import LargeOutput
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
@@ -27,18 +28,11 @@ MOST_FILES = 200
 PREVIEW_ROWS = 12
 
 
-class LargeOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The object that replaces a large output."""
-
-    blob_id: str
-    size_bytes: int
-    preview: str
-
-
 class Result(NamedTuple):
-    """The output and the files of a run, as far as they have not expired."""
+    """The output and the files of a run or an example, as far as they have not expired."""
 
-    run: RunRecord
+    base: str
+    """The address of the run or the example."""
     files: list[BlobRow]
     output: BlobRow | None
     """The blob of a large output."""
@@ -49,50 +43,44 @@ class Result(NamedTuple):
 
 async def result_of(request: PageRequest, run: RunRecord) -> Result:
     rows = await request.read_page(lambda connection: output_blobs(connection, run.run_id))
-    large = _large_output(run)
-    if large is None:
-        output_json = bytes(run.output) if isinstance(run.output, msgspec.Raw) else msgspec.json.encode(run.output)
-        return Result(run, rows, None, output_json, len(output_json))
+    base = path_of("runs", run.run_id)
+    output_json = bytes(run.output) if isinstance(run.output, msgspec.Raw) else msgspec.json.encode(run.output)
+    try:
+        large = msgspec.json.decode(output_json, type=LargeOutput)
+    except msgspec.ValidationError:
+        large = None
+    if large is None or large.blob_id not in run.output_blobs:
+        return Result(base, rows, None, output_json, len(output_json))
     output = next((row for row in rows if row.id == large.blob_id), None)
     files = [row for row in rows if row.id != large.blob_id]
-    return Result(run, files, output, large.preview.encode(), large.size_bytes)
-
-
-def _large_output(run: RunRecord) -> LargeOutput | None:
-    """Return the object that replaces the output of a run, or None if the run has its output itself."""
-    try:
-        large = msgspec.json.decode(run.output, type=LargeOutput)
-    except msgspec.ValidationError:
-        return None
-    return large if large.blob_id in run.output_blobs else None
+    return Result(base, files, output, large.preview.encode(), large.size_bytes)
 
 
 async def shown_parts(request: PageRequest, result: Result, args: str | None, code: Code | None) -> Shown:
     """Return the views for the page of a run, and its code."""
-    read_ids = {row.id for row in result.files[:PARTS]}
-    to_show = await _to_show(request, result, MOST_BYTES, read_ids)
+    to_show = await read_result(request, result, {row.id for row in result.files[:PARTS]})
     wanted = wanted_of({}, request, PREVIEW_ROWS)
     to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted, code=code)
     return await request.site.texts.parts(to_show)
 
 
-async def _to_show(request: PageRequest, result: Result, most: int, read_ids: set[str]) -> ToShow:
-    """Return the result of a run with the output and the contents of some files, at most `most` bytes of each."""
+async def read_result(request: PageRequest, result: Result, read_ids: set[str], most: int = MOST_BYTES) -> ToShow:
+    """Return a result with the output and the contents of some files, at most `most` bytes of each."""
     blobs = request.site.core.blobs
 
     def read() -> tuple[bytes | None, list[File]]:
-        output_json = start_of_blob(blobs, result.output, most) if result.output is not None else None
+        output_json = _start_of_blob(blobs, result.output, most) if result.output is not None else None
         files = []
         for row in result.files[:MOST_FILES]:
-            content = start_of_blob(blobs, row, most) if row.id in read_ids else None
+            content = _start_of_blob(blobs, row, most) if row.id in read_ids else None
             files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content))
         return output_json, files
 
     output_json, files = await asyncio.to_thread(read)
-    return ToShow(path_of("runs", result.run.run_id), output_json or result.output_json, result.output_bytes, files)
+    return ToShow(result.base, output_json or result.output_json, result.output_bytes, files)
 
 
-def start_of_blob(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
+def _start_of_blob(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
     """Return the start of the content, or None if it cannot be read. Blocking."""
     try:
         return start_of(partial(blobs.open, row), row.path or "", row.size_bytes, most)
@@ -100,11 +88,9 @@ def start_of_blob(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
         return None
 
 
-async def _find_part(request: PageRequest, form: Form | None = None) -> tuple[Result, View]:
+async def _find_part(request: PageRequest, run: RunRecord, form: Form | None = None) -> tuple[Result, View]:
     """Return the part in the address as a view. Raise BlobNotFound if the run has no such part."""
-    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
-    result = await result_of(request, run)
-    name = request.parameter("name")
+    result, name = await result_of(request, run), request.parameter("name")
     read_ids = {row.id for row in result.files if row.path == name}
     view = await _read_part(request, result, name, form, read_ids)
     if view.blob_id and view.blob_id not in read_ids:
@@ -114,16 +100,16 @@ async def _find_part(request: PageRequest, form: Form | None = None) -> tuple[Re
 
 
 async def _read_part(request: PageRequest, result: Result, name: str, form: Form | None, read_ids: set[str]) -> View:
-    to_show = await _to_show(request, result, MOST_BYTES_OF_PART, read_ids)
+    to_show = await read_result(request, result, read_ids, MOST_BYTES_OF_PART)
     return await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
 
 
 async def show_part(request: PageRequest) -> Page | Direct:
     """Show one part of a run, or a picture of a notebook. A table can be sorted and filtered."""
-    result, view = await _find_part(request)
+    run, name = await request.do(get_run, GetRun(run_id=request.parameter("id"))), request.parameter("name")
+    _, view = await _find_part(request, run)
     if request.query.get("picture"):
         return sent_picture(view)
-    run, name = result.run, request.parameter("name")
     skill = or_none(run.skill)
     raw = path_of("runs", run.run_id, "raw", view.name)
     values = values_of_view(request, view, path_of("runs", run.run_id, "parts", name), raw)
@@ -137,7 +123,7 @@ async def send_part(request: PageRequest) -> Direct:
     name = request.parameter("name")
     blob_id = next((file.blob_id for file in or_none(run.files) or () if file.path == name), "")
     if not blob_id:
-        result, view = await _find_part(request, "raw")
+        result, view = await _find_part(request, run, "raw")
         if not view.blob_id and view.note:
             return await _sent_output(request, result, view)
         if not view.blob_id:

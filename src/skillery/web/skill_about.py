@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from skillery.contents.blob_rows import BlobRow
 from skillery.errors import BlobNotFound
@@ -19,7 +19,7 @@ from skillery.versions.example_results import ExampleResult, ResultFile, read_re
 from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.run_fields import fields_of, inputs_of_schema
-from skillery.web.run_parts import MOST_BYTES, PREVIEW_ROWS, start_of_blob
+from skillery.web.run_parts import PREVIEW_ROWS, Result, read_result
 from skillery.web.sending import raw_file
 from skillery.web.skill_agent import read_agent_card
 from skillery.web.skill_opened import (
@@ -33,8 +33,7 @@ from skillery.web.skill_opened import (
 from skillery.web.skill_trust import read_trust
 from skillery.web.views.charts import spark
 from skillery.web.views.kinds import with_ending
-from skillery.web.views.parts import File
-from skillery.web.views.shown import ToShow, View
+from skillery.web.views.shown import View
 from skillery.web.views.tables import Wanted
 
 FIRST_INPUTS = 8
@@ -112,23 +111,15 @@ async def _results_of(request: PageRequest, opened: Opened) -> dict[int, Example
 
 async def _views_of(request: PageRequest, opened: Opened, number: int, result: ExampleResult) -> list[View]:
     """Return the views of the parts of a result, or of its whole output if it has no parts."""
-    blobs = request.site.core.blobs
-
-    def read() -> tuple[bytes, list[File]]:
-        output, files = (result.output_json or "").encode(), []
-        for file in result.files:
-            content = start_of_blob(blobs, _row_of(file), MOST_BYTES)
-            if file.is_output:
-                output = content or b""
-            else:
-                files.append(File(file.blob_id, file.path or "", file.kind, file.size_bytes, content))
-        return output, files
-
-    output, files = await asyncio.to_thread(read)
+    output = next((_row_of(file) for file in result.files if file.is_output), None)
+    files = [_row_of(file) for file in result.files if not file.is_output]
+    output_json = (result.output_json or "").encode()
+    output_bytes = output.size_bytes if output else len(output_json)
+    read = Result(f"{opened.exact}/examples/{number}", files, output, output_json, output_bytes)
+    to_show = await read_result(request, read, {file.id for file in files})
     group, decimal = request.language
     wanted = Wanted(PREVIEW_ROWS, group=group, decimal=decimal)
-    to_show = ToShow(f"{opened.exact}/examples/{number}", output, len(output), files, wanted=wanted, folder="files")
-    views = (await request.site.texts.parts(to_show)).views
+    views = (await request.site.texts.parts(replace(to_show, wanted=wanted, folder="files"))).views
     return [view for view in views if view.role != "whole"] or views
 
 
@@ -145,7 +136,7 @@ async def send_example_file(request: PageRequest) -> Direct:
 
 
 def _row_of(file: ResultFile) -> BlobRow:
-    return BlobRow(file.kept_id, file.kind, file.size_bytes, file.sha256, is_text=False, owner="", path=file.path)
+    return BlobRow(file.blob_id, file.kind, file.size_bytes, file.sha256, is_text=False, owner="", path=file.path)
 
 
 # -- Further values of the page ----------------------------------------------------------------------------------------

@@ -12,11 +12,20 @@ import msgspec
 
 from skillery.errors import BlobNotFound
 from skillery.formats.bundle import SKILL_MD
-from skillery.skills.files import FileRow, find_file, list_files
+from skillery.skills.files import FileRow, list_files
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_content, start_of
-from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
+from skillery.web.skill_opened import (
+    Opened,
+    exactly,
+    file_path_of,
+    find_in_version,
+    open_version,
+    page_of,
+    reader_of,
+    reference_of,
+)
 from skillery.web.views.charts import KINDS
 from skillery.web.views.kinds import HEAD_BYTES, kind_of
 from skillery.web.views.parts import File
@@ -39,8 +48,7 @@ async def show_raw(request: PageRequest, *, for_frame: bool = False) -> Direct:
     identity = reader_of(request)
     row = await request.read_page(partial(resolve_for_page, identity=identity, name=name, spec=spec))
     path = file_path_of(request, f"{name} {row.version}")
-    work = partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path)
-    file = await request.read_page(work)
+    file = await find_in_version(request, name, row.version, path)
     opens = partial(file.open, request.site.core.registry.storage)
     return raw_file(request, path, file.sha256, file.size_bytes, opens, for_frame=for_frame)
 
@@ -56,8 +64,7 @@ async def show_file(request: PageRequest) -> Page | Direct:
     is_folder = any(row.path.startswith(f"{path}/") for row in rows) or not has_path
     if is_folder and not any(row.path == path for row in rows):
         return _page(request, opened, rows, path if has_path else "", {"view": None})
-    identity, spec = reader_of(request), exactly(opened.version)
-    file = await request.read_page(partial(find_file, identity=identity, name=opened.name, spec=spec, path=path))
+    file = await find_in_version(request, opened.name, opened.version, path)
     opens = partial(file.open, request.site.core.registry.storage)
     content = await asyncio.to_thread(start_of, opens, path, file.size_bytes, MOST_BYTES_OF_PART)
     shown_file = File(file.sha256, path, "", file.size_bytes, content)

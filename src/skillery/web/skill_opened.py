@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from skillery.identity import access
 from skillery.method import or_none
 from skillery.publishing.passing import ExplainedPolicy, ExplainPolicy, explain_policy
 from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
+from skillery.skills.files import FoundFile, find_file
 from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.display import ago
@@ -97,6 +99,12 @@ def file_path_of(request: PageRequest, opened_at: str) -> str:
     if path_problem(path) is not None:
         raise FileNotInSkill(f"{opened_at} has no file {quoted(path)}", path=path)
     return path
+
+
+async def find_in_version(request: PageRequest, name: str, version: str, path: str) -> FoundFile:
+    """Return a file of exactly this version. Raise the errors of read_skill_file."""
+    identity, spec = reader_of(request), exactly(version)
+    return await request.read_page(partial(find_file, identity=identity, name=name, spec=spec, path=path))
 
 
 def exactly(version: str) -> VersionSpec:

@@ -22,7 +22,7 @@ from skillery.method import or_none
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
 from skillery.publishing.passing import ExplainedPolicy
 from skillery.skills.descriptions import Skill
-from skillery.web.display import ENGLISH, LIMITS, Language, ago, counted, limit_in_words, number, size
+from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
 from skillery.web.skill_opened import Opened, ShownExample, exactly, examples_of, explain, reader_of
 
@@ -78,10 +78,19 @@ class Records(NamedTuple):
 
 
 async def read_trust(request: PageRequest, opened: Opened) -> tuple[list[TrustFact], ExplainedPolicy | None]:
-    """Return the eight facts about a version, and its policy."""
-    records = await _records(request, opened)
-    examples = examples_of(request, opened)
-    return trust_facts(opened, records, examples, request.language), records.policy
+    """Return the eight facts about a version, in the order of the page, and its policy."""
+    records, language = await _records(request, opened), request.language
+    facts = [
+        _source(opened, records),
+        _licence(opened),
+        _review(opened, records),
+        _rights(opened.skill.manifest, records, language),
+        _code(opened, language),
+        _tests(opened, examples_of(request, opened)),
+        _signed(opened, records),
+        _use(opened, language),
+    ]
+    return facts, records.policy
 
 
 async def _records(request: PageRequest, opened: Opened) -> Records:
@@ -101,22 +110,6 @@ async def _records(request: PageRequest, opened: Opened) -> Records:
         return (await request.read_page(read))._replace(policy=await explain(request, opened))
     except Unavailable:  # the chain of the registry's keys does not verify
         return Records(None, (), -1, frozenset(), is_removed=False)
-
-
-def trust_facts(
-    opened: Opened, records: Records, examples: Sequence[ShownExample], language: Language = ENGLISH
-) -> list[TrustFact]:
-    """Return the eight facts about a version, in the order of the page."""
-    return [
-        _source(opened, records),
-        _licence(opened),
-        _review(opened, records),
-        _rights(opened.skill.manifest, records, language),
-        _code(opened, language),
-        _tests(opened, examples),
-        _signed(opened, records),
-        _use(opened, language),
-    ]
 
 
 def is_text_only(skill: Skill) -> bool:

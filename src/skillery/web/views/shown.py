@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skillery.formats.tracebacks import Frame
-from skillery.web.display import visible
+from skillery.web.display import counted, visible
 from skillery.web.markdown import Place, rendered, split_frontmatter
 from skillery.web.rendering import has_lexer, highlighted_lines, numbered, with_mark
 from skillery.web.views.charts import Chart, chart_of
@@ -261,7 +261,7 @@ def _table_view(view: View, table: Table, to_show: ToShow, *, is_whole: bool = T
     chart = chart_of(table, types, rows, to_show.wanted, 1200 if to_show.part else 780)
     if chart and not to_show.part:
         shown = replace(shown, rows=shown.rows[:ROWS_BELOW_CHART])
-    words = f"table, {_counted(shown.count, 'row')} × {_counted(len(shown.columns), 'column')}"
+    words = f"table, {counted(shown.count, 'row')} × {counted(len(shown.columns), 'column')}"
     note = "" if is_whole else "The file is large, so these are the rows of its first part."
     return replace(view, kind="table", words=words, table=shown, chart=chart, note=note, has_source=True)
 
@@ -272,7 +272,7 @@ def _notebook_view(view: View, notebook: Any, to_show: ToShow) -> View:
     count = len(notebook["cells"])
     most = MOST_CELLS if to_show.part else MOST_ON_RUN
     cells = cells_of(notebook, Place(to_show.base, view.name, to_show.folder), most)
-    words = f"notebook, {_counted(count, 'cell')}"
+    words = f"notebook, {counted(count, 'cell')}"
     return replace(view, kind="notebook", words=words, cells=cells, is_cut=count > len(cells))
 
 
@@ -322,10 +322,6 @@ def _value_view(part: Part, to_show: ToShow) -> View:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     source = _source(replace(view, name=WHOLE), text[: None if is_raw else MOST_JSON_TEXT], to_show)
     return replace(source, name=part.name, is_cut=source.is_cut or len(text) > MOST_JSON_TEXT)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _unread(part: Part) -> View:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from skillery.web.display import counted
+
 MOST_ROWS, MOST_COLUMNS = 50_000, 100
 LONG_CELL = 300
 PAGE_ROWS = 100
@@ -243,8 +245,7 @@ def _column(name: str, kind: Type, cells: Sequence[str]) -> Column:
     """Return a column with its type, its empty cells, and its bars or the count of its values in words."""
     words: str = kind
     if kind == "text" and cells:
-        count = len({cell for cell in cells if cell})
-        words += f", {count:,} value{'s' * (count != 1)}"
+        words += f", {counted(len({cell for cell in cells if cell}), 'value')}"
     empty = sum(not cell.strip() for cell in cells)
     words += f", {empty:,} empty" if empty else ""
     numbers = [value for value in map(number_in, cells) if value is not None] if kind == "number" else []
