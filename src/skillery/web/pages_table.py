@@ -11,6 +11,7 @@ from skillery.client_source.openrpc import document, words_of_type
 from skillery.errors import Conflict, InvalidParams, NotAllowed, NotAuthenticated, NotFound, Refused, TooLarge
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
+from skillery.http.run_streams import OpenStreams
 from skillery.identity import access
 from skillery.methods.errors import NOT_FOUND, codes_of, plain_error
 from skillery.web import (
@@ -66,6 +67,7 @@ class Row(NamedTuple):
 def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
     start = page_route(site, Row("/", "", "visitors", catalogue.show, catalogue.hide_steps))
+    events = partial(run_log.send_events, OpenStreams(run_log.LIMITS))
     framed = partial(skill_files.show_raw, for_frame=True)
     framed_blob = partial(run_parts.send_blob, for_frame=True)
     rows = [
@@ -86,7 +88,7 @@ def make_pages(site: Site) -> list[Route]:
         Row("/runs", "/runs", "read", run_page.show_runs),
         Row("/runs/new", "/runs/new", "run", run_form.show_new, run_form.start_code),
         Row("/runs/run", "/runs/{id:str}", "read", run_page.show_run, run_page.change_run),
-        Row("/runs/events", "/runs/{id:str}/events", "read", run_log.Events().send),
+        Row("/runs/events", "/runs/{id:str}/events", "read", events),
         Row("/runs/parts", "/runs/{id:str}/parts/{name:path}", "read", run_parts.show_part),
         Row("/runs/raw", "/runs/{id:str}/raw/{name:path}", "read", run_parts.send_part),
         Row("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}", "read", run_parts.send_blob),

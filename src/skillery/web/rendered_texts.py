@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -32,32 +31,32 @@ Key = tuple[str, ...]
 
 
 class KeptParts:
-    """A cache of rendered parts by key, of at most `most_bytes`. The least recently used parts are removed first."""
+    """A cache of rendered parts by key, of at most `most_bytes`. Use it only on the event loop.
+
+    The least recently used parts are removed first.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._parts: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
-        self._lock = threading.Lock()
 
     def get(self, key: Key) -> Any:
         """Return the cached part, or None."""
-        with self._lock:
-            if key not in self._parts:
-                return None
-            self._parts.move_to_end(key)
-            return self._parts[key][0]
+        if key not in self._parts:
+            return None
+        self._parts.move_to_end(key)
+        return self._parts[key][0]
 
     def keep(self, key: Key, part: Any, size: int) -> None:
         """Add a part of about `size` bytes. If the key exists already, do nothing."""
-        with self._lock:
-            if key in self._parts:
-                return
-            self._parts[key] = part, size
-            self._bytes += size
-            while self._bytes > self._most_bytes:
-                _, (_, dropped) = self._parts.popitem(last=False)
-                self._bytes -= dropped
+        if key in self._parts:
+            return
+        self._parts[key] = part, size
+        self._bytes += size
+        while self._bytes > self._most_bytes:
+            _, (_, dropped) = self._parts.popitem(last=False)
+            self._bytes -= dropped
 
 
 log = logging.getLogger(__name__)

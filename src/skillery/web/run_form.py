@@ -123,7 +123,13 @@ async def start_run(request: PageRequest) -> SeeOther:
             problems[field.id] = f"{field.name[:80]} is required."
     if problems := problems or refused(declared, args):
         raise FormRefused(problems)
-    return SeeOther(path_of("runs", await _start(request, opened, tool, args, form.get("key")[:64])))
+    # A form that is sent twice starts one run.
+    key, version = form.get("key")[:64] or None, opened.version
+    if tool:
+        call = CallTool(name=tool, skill=opened.name, version=version, args=args, background=True)
+        return SeeOther(path_of("runs", (await request.do(call_tool, call, key=key)).run_id or ""))
+    params = ExecuteSkill(name=opened.name, version=version, args=args, background=True)
+    return SeeOther(path_of("runs", (await request.do(execute_skill, params, key=key)).run_id))
 
 
 async def _read_form(request: PageRequest) -> tuple[Form, list[RunFile]]:
@@ -138,18 +144,6 @@ async def _read_form(request: PageRequest) -> tuple[Form, list[RunFile]]:
     if is_multipart(request.headers):
         return await read_multipart(request, keep, MOST_UPLOAD), files
     return await request.form(1024 * 1024, _MOST_FIELDS), files
-
-
-async def _start(request: PageRequest, opened: Opened, tool: str, args: dict[str, Any], key: str) -> str:
-    """Start a run of the skill, or of `tool` if it is not "", in the background. Return the run id.
-
-    `key` is an idempotency key: a form that is sent twice starts one run.
-    """
-    if tool:
-        call = CallTool(name=tool, skill=opened.name, version=opened.version, args=args, background=True)
-        return (await request.do(call_tool, call, key=key or None)).run_id or ""
-    params = ExecuteSkill(name=opened.name, version=opened.version, args=args, background=True)
-    return (await request.do(execute_skill, params, key=key or None)).run_id
 
 
 async def _declared(request: PageRequest, opened: Opened, tool: str) -> Declared:

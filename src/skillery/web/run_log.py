@@ -84,38 +84,32 @@ ask for the log every second. The settings `runs.streams…` apply too.
 _POLL_BYTES = 64 * 1024
 
 
-class Events:
-    """The handler of `/runs/{id}/events`."""
+async def send_events(streams: OpenStreams, request: PageRequest) -> Direct:
+    """Send the status, the log and the end of a run as server-sent events. `streams` counts those of all pages.
 
-    def __init__(self) -> None:
-        self._open = OpenStreams(LIMITS)
+    With `?poll`, send the next part of the log as JSON. Raise Busy if too many streams are open.
+    """
+    run_id = request.parameter("id")
+    after = offset_of(request.scope, request.headers)
+    if "poll" in request.query:
+        return await _next_part(request, run_id, after)
+    await request.do(get_run, GetRun(run_id=run_id))
 
-    async def send(self, request: PageRequest) -> Direct:
-        """Send the status, the log and the end of a run as server-sent events.
+    async def send(send: Any) -> None:
+        with streams.hold(run_id, request.identity.name):
+            await request.site.streams.send(
+                request.identity,
+                run_id,
+                after,
+                request.receive,
+                send,
+                partial(is_still_caller, request),
+                log_event=_log_event,
+                end_event=_end_event,
+                headers=tuple((name.encode(), value.encode()) for name, value in RAW_HEADERS),
+            )
 
-        With `?poll`, send the next part of the log as JSON. Raise Busy if too many streams are open.
-        """
-        run_id = request.parameter("id")
-        after = offset_of(request.scope, request.headers)
-        if "poll" in request.query:
-            return await _next_part(request, run_id, after)
-        await request.do(get_run, GetRun(run_id=run_id))
-
-        async def send(send: Any) -> None:
-            with self._open.hold(run_id, request.identity.name):
-                await request.site.streams.send(
-                    request.identity,
-                    run_id,
-                    after,
-                    request.receive,
-                    send,
-                    partial(is_still_caller, request),
-                    log_event=_log_event,
-                    end_event=_end_event,
-                    headers=tuple((name.encode(), value.encode()) for name, value in RAW_HEADERS),
-                )
-
-        return Direct(send)
+    return Direct(send)
 
 
 async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:

@@ -55,8 +55,6 @@ async def show_run(request: PageRequest) -> Page:
         "stages": stages_of(run),
         "limits": limits,
         "weaker": WEAKER,
-        "parts": [view for view in shown.views if view.role != "whole"],
-        "whole": next((view for view in shown.views if view.role == "whole"), None),
         "shown": shown,
         "code_at": code,
         "remedy": remedy,

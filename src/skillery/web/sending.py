@@ -116,7 +116,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "publishes": request.publishes,
         "has_insight": request.known is not None and has_insight(request.known),
         "asset": request.site.assets.address,
-        "theme": _theme_of(request),
+        "theme": next((theme for theme in THEMES if theme == cookie_of(request.headers, THEME_COOKIE)), THEMES[0]),
         "language": request.language,
         "keys_on": cookie_of(request.headers, KEYS_COOKIE) != "off",
         "here": request.address,
@@ -148,11 +148,6 @@ async def waiting_reviews(request: PageRequest) -> str:
 def has_login(site: Site) -> bool:
     """Return whether browsers can sign in to this server."""
     return site.sessions.accept_tokens or bool(site.sessions.logins)
-
-
-def _theme_of(request: PageRequest) -> str:
-    theme = cookie_of(request.headers, THEME_COOKIE)
-    return theme if theme in THEMES else "system"
 
 
 def _done_cookie(request: PageRequest, done: Done) -> Header:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
 from msgspec.structs import replace
 
 from skillery.contents.blob_rows import BlobRow
@@ -68,6 +67,8 @@ async def show_about(request: PageRequest) -> Page:
     size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
+    runs, failed = [day.runs for day in opened.facts.days], [day.failed for day in opened.facts.days]
+    chart_words = f"Runs per day in the last 30 days: {sum(runs):,} in total, {sum(failed):,} failed"
     values: dict[str, Any] = {
         "failing_ways": page_of_failures.failures if page_of_failures else [],
         "inputs": fields_of(skill.manifest.get("inputs")),
@@ -89,7 +90,7 @@ async def show_about(request: PageRequest) -> Page:
         "agent": agent,
         "usage": skill.usage,
         "days": opened.facts.days,
-        "chart": _chart(opened.facts.days),
+        "chart": spark(runs, failed, chart_words) if any(runs) else None,
         "can_change": can_change,
         "all_labels": labels,
         "visibilities": VISIBILITIES,
@@ -151,10 +152,3 @@ def _warnings(skill: Skill) -> list[str]:
         if getattr(skill, status)
     )
     return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
-
-
-def _chart(days: list[Any]) -> Markup | None:
-    """Return the chart of runs per day, or None if no day has runs."""
-    runs, failed = [day.runs for day in days], [day.failed for day in days]
-    words = f"Runs per day in the last 30 days: {sum(runs):,} in total, {sum(failed):,} failed"
-    return spark(runs, failed, words) if any(runs) else None

@@ -31,7 +31,6 @@ from skillery.web.views.kinds import HEAD_BYTES, kind_of
 from skillery.web.views.parts import File
 from skillery.web.views.shown import Form, ToShow, View
 from skillery.web.views.tables import PAGE_ROWS, Wanted
-from skillery.web.views.trees import MOST_NODES_ON_PAGE
 
 SELECTED = ("sort", "chart", "x", "y", "agg")
 """The fields of the query that choose the order of a table and its chart."""
@@ -121,7 +120,7 @@ async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None 
     """
     form = form or ("source" if request.query.get("form") == "source" else "view")
     wanted = wanted_of(request.query, request, PAGE_ROWS)
-    to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
+    to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted)
     views = (await request.site.texts.parts(to_show, digest)).views
     if not views:
         raise BlobNotFound(f"this run has no part '{to_show.part[:80]}'", hint="Open the page of the run.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -55,7 +54,6 @@ _LEAST_RUNS = 20
 class TrustFact(NamedTuple):
     """One of the eight facts, as a page shows it."""
 
-    key: str
     sign: Sign
     """`ok`: this server has proved the fact, or the licence is open. `look`: a person should look at the fact."""
     words: str
@@ -77,19 +75,19 @@ class Records(NamedTuple):
     """Whether the source of the skill does not have it any more."""
 
 
-async def read_trust(request: PageRequest, opened: Opened) -> tuple[list[TrustFact], ExplainedPolicy | None]:
-    """Return the eight facts about a version, in the order of the page, and its policy."""
+async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, TrustFact], ExplainedPolicy | None]:
+    """Return the eight facts about a version by name, in the order of the page, and its policy."""
     records, language = await _records(request, opened), request.language
-    facts = [
-        _source(opened, records),
-        _licence(opened),
-        _review(opened, records),
-        _rights(opened.skill.manifest, records, language),
-        _code(opened, language),
-        _tests(opened, examples_of(request, opened)),
-        _signed(opened, records),
-        _use(opened, language),
-    ]
+    facts = {
+        "source": _source(opened, records),
+        "licence": _licence(opened),
+        "review": _review(opened, records),
+        "rights": _rights(opened.skill.manifest, records, language),
+        "code": _code(opened, language),
+        "tests": _tests(opened, examples_of(request, opened)),
+        "signed": _signed(opened, records),
+        "use": _use(opened, language),
+    }
     return facts, records.policy
 
 
@@ -120,15 +118,14 @@ def is_text_only(skill: Skill) -> bool:
 
 
 def _source(opened: Opened, records: Records) -> TrustFact:
-    fact = partial(TrustFact, "source")
     publisher = opened.facts.publisher
     by = f"Published by {'the agent ' if publisher.kind == 'agent' else ''}{publisher.name}."
     if opened.facts.created_at is None:
-        return fact("none", "Your own folder", "Only you see this development version.")
+        return TrustFact("none", "Your own folder", "Only you see this development version.")
     if job := or_none(opened.skill.provenance):
         commit = f" from commit {job.commit[:8]}" if job.commit else ""
         words, address = (f"{job.repository}", _repository(records.evidence)) if job.repository else (job.subject, "")
-        return fact("ok", words, f"Built{commit}, proved by the token of its CI job. {by}", address)
+        return TrustFact("ok", words, f"Built{commit}, proved by the token of its CI job. {by}", address)
     for each in records.evidence:
         stated = each.predicate.get("buildDefinition", {}).get("externalParameters", {})
         if each.word != "provenance" or not stated.get("source"):
@@ -138,9 +135,9 @@ def _source(opened: Opened, records: Records) -> TrustFact:
         address = source if source.startswith("https://") and urlsplit(source).hostname else ""
         detail = f"{path + '. ' if path else ''}Stated by the importer {stated.get('stated_by', '')}, not proved."
         if records.is_removed:
-            return fact("bad", words, f"The source no longer has this skill. {detail}", address)
-        return fact("none", words, detail, address)
-    return fact("none", "No source", f"{by} No attestation says where it was made.")
+            return TrustFact("bad", words, f"The source no longer has this skill. {detail}", address)
+        return TrustFact("none", words, detail, address)
+    return TrustFact("none", "No source", f"{by} No attestation says where it was made.")
 
 
 def _repository(evidence: Sequence[Evidence]) -> str:
@@ -161,27 +158,27 @@ def _licence(opened: Opened) -> TrustFact:
     address = path_of("s", f"{opened.name}@{opened.version}", "files", file) if file else ""
     if not text:
         detail = f"{file} is in its files." if file else "Its SKILL.md names no licence."
-        return TrustFact("licence", "none", "Not stated", detail, address)
+        return TrustFact("none", "Not stated", detail, address)
     if is_open_licence(text):
-        return TrustFact("licence", "ok", spelled(text), "From its SKILL.md. An open licence.", address)
-    return TrustFact("licence", "look", text[:120], "From its SKILL.md. Not a known open licence.", address)
+        return TrustFact("ok", spelled(text), "From its SKILL.md. An open licence.", address)
+    return TrustFact("look", text[:120], "From its SKILL.md. Not a known open licence.", address)
 
 
 def _review(opened: Opened, records: Records) -> TrustFact:
-    fact, skill = partial(TrustFact, "review"), opened.skill
+    skill = opened.skill
     if rejected := or_none(skill.rejected):
-        return fact("bad", f"Rejected by {rejected.by}, {ago(rejected.at)}", rejected.reason)
+        return TrustFact("bad", f"Rejected by {rejected.by}, {ago(rejected.at)}", rejected.reason)
     policy = records.policy
     need = next((need for need in policy.needs if need.need == "review"), None) if policy else None
     if policy and need and not need.ok:
-        return fact("look", "Waits for a review" if policy.waiting else "Not reviewed", f"{need.missing}.")
+        return TrustFact("look", "Waits for a review" if policy.waiting else "Not reviewed", f"{need.missing}.")
     if approval := or_none(skill.approval):
         names = dict.fromkeys([approval.by, *(each.by for each in need.evidence)] if need else [approval.by])
         digits = opened.digest.partition(":")[2][:8]
         same = f"For these files, digest {digits}." if approval.digest == skill.digest else "For other files."
         words = f"by {' and '.join(names)}, {ago(approval.at)}"
-        return fact("ok" if approval.digest == skill.digest else "look", words, f"{same} {approval.note}".strip())
-    return fact("none", "No review", "This server requires none for it.")
+        return TrustFact("ok" if approval.digest == skill.digest else "look", words, f"{same} {approval.note}".strip())
+    return TrustFact("none", "No review", "This server requires none for it.")
 
 
 def _permissions(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -201,7 +198,7 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
     for name in reversed(secrets):
         details.insert(0, f"{name} is {'granted' if name in records.granted else 'not granted'}.")
     if not hosts and not secrets:
-        return TrustFact("rights", "ok", "No network, no secrets", " ".join(details))
+        return TrustFact("ok", "No network, no secrets", " ".join(details))
     uses = [f"reach {', '.join(host.removeprefix('https://') for host in hosts)}"] if hosts else []
     uses += [f"use {counted(len(secrets), 'secret', language)}"] if secrets else []
     words = ", ".join(uses)
@@ -209,9 +206,7 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
     is_open = any(not isinstance(pattern, str) and is_open_to_anybody(pattern) for pattern in patterns)
     if is_open and secrets:
         details.insert(0, "It may send its secrets to hosts that anyone can register.")
-    return TrustFact(
-        "rights", "bad" if is_open and secrets else "look", words[:1].upper() + words[1:], " ".join(details)
-    )
+    return TrustFact("bad" if is_open and secrets else "look", words[:1].upper() + words[1:], " ".join(details))
 
 
 def _code(opened: Opened, language: Language) -> TrustFact:
@@ -244,7 +239,7 @@ def _code(opened: Opened, language: Language) -> TrustFact:
         noticed += [counted(len(warnings), "warning", language)] if warnings else []
         details.insert(0, f"{' and '.join(noticed)} from its checks.")
     sign: Sign = "bad" if errors else "look" if warnings or programs or others else "ok"
-    return TrustFact("code", sign, words, " ".join(details), address)
+    return TrustFact(sign, words, " ".join(details), address)
 
 
 def _language_of(path: str) -> str:
@@ -256,30 +251,29 @@ def _ending_of(path: str) -> str:
 
 
 def _tests(opened: Opened, examples: Sequence[ShownExample]) -> TrustFact:
-    fact = partial(TrustFact, "tests")
     if not examples:
-        return fact("none", "No examples", "No test shows what it returns.")
+        return TrustFact("none", "No examples", "No test shows what it returns.")
     passed = sum(example.status == "passed" for example in examples)
     words = f"{passed} of {counted(len(examples), 'example')} passed"
     if any(example.status == "failed" for example in examples):
-        return fact("bad", words, "", "#examples")
+        return TrustFact("bad", words, "", "#examples")
     if passed < len(examples):
         waits = any(example.status == "waiting" for example in examples)
         why = "The others run when a reviewer approves." if waits else "The others did not run on this server."
-        return fact("look", words, why, "#examples")
-    return fact("ok", words, f"Before {opened.version} was published.", "#examples")
+        return TrustFact("look", words, why, "#examples")
+    return TrustFact("ok", words, f"Before {opened.version} was published.", "#examples")
 
 
 def _signed(opened: Opened, records: Records) -> TrustFact:
-    fact, evidence, policy = partial(TrustFact, "signed"), records.evidence, records.policy
+    evidence, policy = records.evidence, records.policy
     if records.unverified < 0:
         text = "The keys of this registry do not verify. An admin finds the reason in the log."
-        return fact("bad", "Keys not valid", text)
+        return TrustFact("bad", "Keys not valid", text)
     if records.unverified:
         text = counted(records.unverified, "attestation")
-        return fact("bad", f"{text} not valid", "Their facts are left out. An admin finds the reason in the log.")
+        return TrustFact("bad", f"{text} not valid", "Their facts are left out. An admin finds the reason in the log.")
     if not evidence:
-        return fact("none", "No signature", "No attestation says who made or checked it.")
+        return TrustFact("none", "No signature", "No attestation says who made or checked it.")
     words = dict.fromkeys("policy met" if each.word == "passed" else each.word for each in evidence)
     own = list(dict.fromkeys(each.by for each in evidence if each.is_personal))
     keys = f", {' and '.join(own)} with a personal key" if own else ""
@@ -287,8 +281,8 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
     address = f"/skills/{opened.name}/{opened.version}.intoto.jsonl"
     if policy and policy.former_signer:
         changed = f"The signer changed from {policy.former_signer} to {policy.signer or 'none'}."
-        return fact("look", "Another signer", changed, address)
-    return fact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
+        return TrustFact("look", "Another signer", changed, address)
+    return TrustFact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
 
 
 def _use(opened: Opened, language: Language) -> TrustFact:
@@ -297,13 +291,13 @@ def _use(opened: Opened, language: Language) -> TrustFact:
     if not runs:
         loads = sum(day.loads for day in days)
         words = f"{counted(loads, 'load', language)} in 30 days" if loads else "No use yet"
-        return TrustFact("use", "none", words, "No run in 30 days.")
+        return TrustFact("none", words, "No run in 30 days.")
     ended = completed + failed
     share = failed / ended if ended else 0.0
     words = f"{counted(runs, 'run', language)} in 30 days"
     detail = f"{number(completed, language)} of {number(ended, language)} completed."
     if ended < _LEAST_RUNS:
-        return TrustFact("use", "none" if failed else "ok", words, detail)
+        return TrustFact("none" if failed else "ok", words, detail)
     if failed:
         words += f", {number(100 * share, language, 0 if share >= 0.1 else 1)} % fail"
-    return TrustFact("use", "ok" if share < 0.05 else "look" if share <= 0.15 else "bad", words, detail)
+    return TrustFact("ok" if share < 0.05 else "look" if share <= 0.15 else "bad", words, detail)

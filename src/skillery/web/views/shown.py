@@ -37,7 +37,7 @@ from skillery.web.views.tables import (
     table_view,
     types_of,
 )
-from skillery.web.views.trees import MOST_NODES, Fact, Node, facts_of, is_cut, tree_of
+from skillery.web.views.trees import MOST_NODES, MOST_NODES_ON_PAGE, Fact, Node, facts_of, is_cut, tree_of
 
 PARTS = 8
 """The number of parts whose content the page of a run shows. Further parts are links."""
@@ -80,7 +80,6 @@ class ToShow(Struct, frozen=True):
     form: Form = "view"
     """The view, the source as text, or the complete text that a download has."""
     wanted: Wanted = Wanted()
-    nodes: int = MOST_NODES
     folder: str = "parts"
     """The segment between `base` and the names of parts in addresses."""
     code: Code | None = None
@@ -277,7 +276,7 @@ def _notebook_view(view: View, notebook: Any, to_show: ToShow) -> View:
 
 
 def _tree_view(view: View, value: Any, to_show: ToShow) -> View:
-    tree = tree_of(value, to_show.nodes)
+    tree = tree_of(value, MOST_NODES_ON_PAGE if to_show.part else MOST_NODES)
     return replace(view, kind="json", words="JSON", tree=tree, is_cut=is_cut(tree), has_source=True)
 
 
