@@ -105,13 +105,9 @@ def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         inputs = {
             name: {**declaration, "required": not declaration.get("optional")}
             for name, declaration in schema.items()
-            if _is_table(declaration)
+            if isinstance(declaration, dict)
         }
     return {str(name): declaration for name, declaration in inputs.items()}
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], str]:
