@@ -56,6 +56,8 @@ def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[An
 
 MOST_ALIKE = 50
 """The number of skills with a mark, oldest first, that the original is looked for in."""
+FEWEST_WORDS = 5
+"""Shorter descriptions are no marks, because unrelated skills have the same ones."""
 MOST_RANKED, MOST_LEVELS = 1000, 20
 """The numbers of skills and levels below and above a skill that `_rank` looks at: names of successors are free text."""
 _SKELETON = str.maketrans({"0": "o", "1": "l", "i": "l", ".": "", "-": "", "_": ""})
@@ -131,8 +133,11 @@ def look_alike_findings(connection: Connection, name: str, description: str, pub
 
 
 def _marks_of(name: str, description: str) -> tuple[str, str]:
-    digest = hashlib.blake2b(" ".join(description.split()).encode(), digest_size=16).hexdigest()
-    return f"n:{skeleton_of(name)}", f"d:{digest}"
+    by_name, words = f"n:{skeleton_of(name)}", description.split()
+    if len(words) < FEWEST_WORDS:
+        return by_name, by_name
+    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=16).hexdigest()
+    return by_name, f"d:{digest}"
 
 
 def _alike(connection: Connection, skill_id: int, by_name: str, by_description: str) -> list[_Marked]:
