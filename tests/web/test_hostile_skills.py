@@ -173,7 +173,8 @@ async def test_hostile_code_is_shown_as_text_with_its_hidden_characters(
     page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
     code = {"code/main.py": f"# pay{BOXES[0]}cod.exe{BOXES[1]}U+00A0{BOXES[2]} {IMAGE}"}
     code |= dict.fromkeys(
-        ("resources/evil.svg?form=source", "resources/evil.html", "resources/evil.xhtml"), "<script>window.__pwned"
+        ("resources/evil.svg?form=source", "resources/evil.html?form=source", "resources/evil.xhtml?form=source"),
+        "<script>window.__pwned",
     )
     code |= {
         "resources/bom.md?form=source": "<body onload='window.__pwned=1'>",
