@@ -39,7 +39,7 @@ def spent(pid: int, act: Callable[[], object]) -> float:
 def spent_here(act: Callable[[], object]) -> float:
     """Return the least processor time of this thread for the action.
 
-    The garbage collector is off, as in `timeit`: the error of a time limit that strikes in one of its callbacks is lost.
+    The garbage collector is off, as in `timeit`. The error of a time limit is lost if it strikes in a callback of it.
     """
     was_enabled = gc.isenabled()
     gc.disable()
