@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 
 from tests.conftest import Server, manifest, skill_files
 from tests.support.browser import Browser
@@ -128,4 +129,4 @@ async def test_hostile_notebook_is_shown_without_effect(
     pictures = page.locator(".cell img")
     assert await pictures.count() == 1
     await pictures.scroll_into_view_if_needed()
-    await page.wait_for_function("document.querySelector('.cell img').naturalWidth === 2")
+    await expect(pictures).to_have_js_property("naturalWidth", 2)
