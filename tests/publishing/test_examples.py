@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.app.bundled import bundled_folders
-from skillery.formats.examples import MOST_SHOWN, differences
+from skillery.formats.graders import MOST_SHOWN, differences
 from skillery.formats.json_values import same
 from skillery.publishing.folders import read_skill_folder
 from tests.cli.test_cli import skillery

@@ -287,7 +287,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
     trials = Trials(
         ImportCheck(runtime.unrecorded, cache, compilers, publishing.import_seconds),
         ScriptCheck(runtime.unrecorded, cache, publishing.import_seconds),
-        ExampleRuns(runtime.runner, cache, publishing.examples_seconds),
+        ExampleRuns(runtime.runner, cache, compilers.grade, publishing.examples_seconds),
     )
     gate = Gate(
         base.bundle_limits,

@@ -32,6 +32,7 @@ from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import check_npm, refuse_packages
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge
 from skillery.formats.bundle import BundleFile, SourceFile
+from skillery.formats.graders import grade_here
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.npm import NPM_LOCK, NpmLock
@@ -167,7 +168,7 @@ class FolderRuns:
         """Return the gate of publishing, with these runs. `timeout_ms` limits each example."""
         settings, compilers, locks = self.settings, _Compilers(), _Locks(self)
         seconds = settings.publishing.import_seconds
-        examples = ExampleRuns(self, self, settings.publishing.examples_seconds, timeout_ms)
+        examples = ExampleRuns(self, self, grade_here, settings.publishing.examples_seconds, timeout_ms)
         return Gate(
             bundle_limits(settings),
             msgspec.structs.asdict(settings.max_limits),

@@ -58,12 +58,12 @@ def framework_of(bundle: Bundle) -> Framework | None:
     return "pytest" if any(_uses_pytest(file.content) for file in [*files, *conftests]) else "unittest"
 
 
-async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int) -> list[Result]:
-    """Run the tests and return their results, if there are tests. `timeout_ms` limits each test.
+async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int, *, enabled: bool) -> list[Result]:
+    """Run the tests and return their results, if there are tests and `enabled`. `timeout_ms` limits each test.
 
     Packages that cannot be installed are a failed result.
     """
-    framework = framework_of(bundle)
+    framework = framework_of(bundle) if enabled else None
     if framework is None:
         return []
     folder = await asyncio.to_thread(runs.lend, bundle.files)
@@ -199,11 +199,14 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 # -- `skillery test`: the gate of publishing for a folder, then the folder's own tests. All results are reported -------
 
 
-async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool, allow_unknown: bool) -> Report:
+async def test_folder(
+    runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool, allow_unknown: bool, own_tests: bool
+) -> Report:
     """Return the report about a skill folder. Each problem of the folder is a failed result, and raises no error.
 
     `timeout_ms` limits each example and each test. `update` writes actual values into skill.toml as expectations. If a
-    check refuses the folder, its examples and tests do not run, as when the folder is published.
+    check refuses the folder, its examples and tests do not run, as when the folder is published. Without `own_tests`,
+    only the examples run.
     """
     gate = runs.gate(timeout_ms)
     try:
@@ -217,7 +220,7 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
         return Report(str(folder), "", "", (Result("check", str(folder), "failed", str(error)),))
     results = [_refusal(finding) for finding in findings if finding.refuses]
     if not results:
-        results = await _results(runs, gate, folder, bundle, timeout_ms, update)
+        results = await _results(runs, gate, folder, bundle, timeout_ms, update, own_tests)
     warnings = (
         *notes,
         *placed(skill, bundle.warnings),
@@ -259,11 +262,12 @@ async def _judge(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
 
 
 async def _results(
-    runs: FolderRuns, gate: Gate, folder: Path, bundle: Bundle, timeout_ms: int, update: bool
+    runs: FolderRuns, gate: Gate, folder: Path, bundle: Bundle, timeout_ms: int, update: bool, own_tests: bool
 ) -> list[Result]:
-    """Run the examples and the tests. With `update`, write the actual values of examples that failed."""
+    """Run the examples, and with `own_tests` the tests. With `update`, write the actual values of failed examples."""
     try:
-        tested, tests = await asyncio.gather(_examples(runs, gate, bundle), run_tests(runs, bundle, timeout_ms))
+        bundle_tests = run_tests(runs, bundle, timeout_ms, enabled=own_tests)
+        tested, tests = await asyncio.gather(_examples(runs, gate, bundle), bundle_tests)
     except SkilleryError as error:
         return [_failed(error)]
     results = example_results(bundle.examples, tested, timeout_ms)

@@ -21,6 +21,7 @@ from skillery.cli import (
     database,
     demo,
     diff,
+    evaluation,
     grants,
     imports,
     install,
@@ -84,7 +85,15 @@ commands.sections = {
         install.install,
     ),
     "Run": (run.run, run.code, tools.tool, runs.runs),
-    "Write and publish": (authoring.new, authoring.test, authoring.dev, publish.publish, diff.diff, imports.import_),
+    "Write and publish": (
+        authoring.new,
+        authoring.test,
+        evaluation.evaluate,
+        authoring.dev,
+        publish.publish,
+        diff.diff,
+        imports.import_,
+    ),
     "Connect": (login.login, login.use, connect.connect, installation.serve, demo.demo, installation.doctor),
     "More commands": (
         click.Group(

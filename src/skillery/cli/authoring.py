@@ -229,7 +229,7 @@ class _Session(NamedTuple):
         reports = []
         for folder in folders:
             began = time.monotonic()
-            options = {"update": self.update, "allow_unknown": self.allow_unknown}
+            options = {"update": self.update, "allow_unknown": self.allow_unknown, "own_tests": True}
             reports.append(await test_folder(runs, folder, self.timeout_ms, **options))
             if not self.as_json:
                 print_report(reports[-1], time.monotonic() - began)
@@ -239,7 +239,7 @@ class _Session(NamedTuple):
 
 
 def print_report(report: Report, seconds: float) -> None:
-    """Print a line for each result with its details below it, the warnings, and the counts."""
+    """Print a line for each result with its details below it, the warnings, and the counts with the time."""
     click.echo(click.style(clean(f"{report.name} {report.version}".strip() or report.folder), bold=True))
     for result in report.results:
         _print_result(result)

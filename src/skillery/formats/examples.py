@@ -5,14 +5,15 @@ executes them as tests.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, cast
 
 import msgspec
 
+from skillery.formats.graders import MAX_GRADERS, OF_RUNS, FitsSchema, Grader, parse_grader
 from skillery.formats.inputs import Input, InputType
-from skillery.formats.json_values import join, kind_of, same
+from skillery.formats.json_values import join, kind_of
 from skillery.formats.manifest import Manifest
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.shapes import MAX_WORD, Shapes
@@ -26,7 +27,7 @@ MAX_FILES = 64
 Expectation = Literal["expect", "expect_subset", "expect_error"]
 EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
 
-_KEYS = ("name", "args", "blobs", "input_blobs", *EXPECTATIONS, "needs_permissions")
+_KEYS = ("name", "args", "blobs", "input_blobs", *EXPECTATIONS, "grade", "needs_permissions")
 _HEADER = r"^[ \t]*\[\[[ \t]*(?:{0}|\"{0}\"|'{0}')[ \t]*\]\]"
 _TABLES = ("examples", "tool_examples")
 _TOOL_KEYS = ("tool", *_KEYS)
@@ -52,6 +53,8 @@ class Example(msgspec.Struct, frozen=True):
     """
     tool: Tool | None = None
     """The tool that the example calls, or None for the entrypoint."""
+    graders: tuple[Grader, ...] = ()
+    """The rules that the output passes, next to the expectation."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -183,6 +186,7 @@ class _Reader(Shapes):
             expectation=expectation,
             expected=values[expectation] if expectation else None,
             needs_permissions=self.flag(values, "needs_permissions", f"{where}.needs_permissions"),
+            graders=self.graders(values, where),
             tool=(self.tool(values, where) or _NO_TOOL) if is_of_tool else None,
         )
         if len(example.files) > MAX_FILES:
@@ -212,6 +216,25 @@ class _Reader(Shapes):
                     f"{where}.expect_error", f"is {quoted(error)}, expected an error type such as 'ValueError'"
                 )
         return given_keys[0] if given_keys else None
+
+    def graders(self, values: Mapping[str, object], where: str) -> tuple[Grader, ...]:
+        tables, graders = values.get("grade", []), list[Grader]()
+        if not isinstance(tables, list) or len(tables) > MAX_GRADERS:
+            self.problem(f"{where}.grade", f"is {kind_of(tables)}, expected an array of at most {MAX_GRADERS} graders")
+            return ()
+        for number, table in enumerate(tables):
+            key_path = f"{where}.grade[{number}]"
+            try:
+                grader = parse_grader(table)
+            except ValueError as error:
+                self.problem(key_path, str(error))
+                continue
+            if not isinstance(grader, OF_RUNS) or getattr(grader, "place", "log") not in ("answer", "log"):
+                self.problem(key_path, "judges files or needs a model, which an example does not have: see evals/")
+            elif isinstance(grader, FitsSchema) and grader.file is not None:
+                self.file(grader.file, f"{key_path}.file")
+            graders.append(grader)
+        return tuple(graders)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -262,66 +285,3 @@ class _Reader(Shapes):
             suggestion = did_you_mean(printable(value), self.paths) if len(self.problems) < MAX_SHOWN else ""
             self.problem(key_path, f"is {quoted(value)}, which is not in the bundle{suggestion}")
         return value
-
-
-# -- The comparison of a run's output with the expected output of an example -------------------------------------------
-
-
-MOST_SHOWN = 10
-"""The maximum number of differences that one comparison returns."""
-_SHOWN_CHARACTERS = 80
-
-
-def differences(expected: object, output: object, *, subset: bool) -> list[str]:
-    """Return one line for each difference, for example `output.rows: expected 3, got 4`, at most MOST_SHOWN lines.
-
-    With `subset`, objects may have more keys than expected, except inside arrays: objects there must have exactly the
-    expected keys. `1` equals `1.0` and differs from `true`.
-    """
-    return list(islice(_differences(expected, output, "output", subset), MOST_SHOWN))
-
-
-def _differences(expected: object, output: object, path: str, subset: bool) -> Iterator[str]:
-    if isinstance(expected, Mapping) and isinstance(output, Mapping):
-        yield from _in_objects(expected, output, path, subset)
-    elif isinstance(expected, list) and isinstance(output, list):
-        yield from _in_arrays(expected, output, path)
-    elif not same(expected, output):
-        yield f"{path}: expected {shown_value(expected)}, got {shown_value(output)}"
-
-
-def _in_objects(expected: Mapping[str, object], output: Mapping[str, object], path: str, subset: bool) -> Iterator[str]:
-    for key, value in expected.items():
-        if key in output:
-            yield from _differences(value, output[key], join(path, key), subset)
-        else:
-            yield f"{join(path, key)}: expected {shown_value(value)}, got nothing"
-    for key in output if not subset else ():
-        if key not in expected:
-            yield f"{join(path, key)}: expected nothing, got {shown_value(output[key])}"
-
-
-def _in_arrays(expected: list[object], output: list[object], path: str) -> Iterator[str]:
-    if len(expected) != len(output):
-        yield f"{path}: expected {_items(len(expected))}, got {_items(len(output))}"
-    for index, (expected_item, output_item) in enumerate(zip(expected, output, strict=False)):
-        yield from _differences(expected_item, output_item, f"{path}[{index}]", False)
-
-
-def shown_value(value: object) -> str:
-    """Return a JSON value on one line: a short value as JSON, a long value cut, or described by kind and size."""
-    if isinstance(value, Mapping) and len(value) > _SHOWN_CHARACTERS:
-        return f"{kind_of(value)} with {len(value)} keys"
-    if isinstance(value, list) and len(value) > _SHOWN_CHARACTERS:
-        return _items(len(value))
-    if isinstance(value, str):
-        return printable(msgspec.json.encode(value[: 2 * _SHOWN_CHARACTERS]).decode(), _SHOWN_CHARACTERS)
-    try:
-        text = msgspec.json.encode(value).decode()
-    except RecursionError:
-        return kind_of(value)
-    return printable(text[: 2 * _SHOWN_CHARACTERS], _SHOWN_CHARACTERS)
-
-
-def _items(count: int) -> str:
-    return f"{count} item{'s' * (count != 1)}"

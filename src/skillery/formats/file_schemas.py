@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from skillery.formats import examples, manifest, manifest_tables, npm, paths, requirements, tools
+from skillery.formats.graders import MAX_GRADERS, RunGrader
 from skillery.formats.inputs import InputType
 from skillery.formats.names import MAX_LENGTH, PATTERN, SECRET_NAME
 from skillery.formats.semver import VERSION_PATTERN
@@ -103,6 +104,9 @@ class ExampleTable(msgspec.Struct):
     expect: Annotated[Any, Meta(description="The exact output")] | UnsetType = UNSET
     expect_subset: Annotated[Any, Meta(description="Members that the output has")] | UnsetType = UNSET
     expect_error: Annotated[str, Meta(description="The type of the error")] | UnsetType = UNSET
+    grade: (
+        Annotated[list[RunGrader], Meta(max_length=MAX_GRADERS, description="Rules that the output passes")] | UnsetType
+    ) = UNSET
     needs_permissions: bool = False
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
+import msgspec
+
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool, WorkLimits
 from skillery.context.worker_process import name_of
 from skillery.formats.bundle import SourceFile
 from skillery.formats.defined_tools import python_handler
+from skillery.formats.graders import Answer, Grader, grade, load_validator
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.python_source import (
     Signature,
@@ -51,7 +54,7 @@ class Compilers(Protocol):
 
 class CompileLimits(WorkLimits, frozen=True):
     """Limits for the compilation of one source. `bundle_seconds` limits the processor time for all files of a bundle:
-    the files after that are not checked.
+    the files after that are not checked. `grade_seconds` limits that of the graders of one answer.
     """
 
     cpu_seconds: float = 10
@@ -60,6 +63,7 @@ class CompileLimits(WorkLimits, frozen=True):
     memory_bytes: int = 512 * 1024 * 1024
     resident_bytes: int = 64 * 1024 * 1024
     bundle_seconds: float = 20
+    grade_seconds: float = 1
 
 
 class CompilePool:
@@ -70,12 +74,16 @@ class CompilePool:
         functions = find_fault, find_signature, python_handler, imports_of_all, relative_imports_of_all
         names = [name_of(function) for function in (*functions, describe_scripts)]
         self._workers = WorkerPool(names, limits, [name_of(load_codecs)])
+        # Few versions have graders, and the validator of schemas takes time and memory.
+        grading = msgspec.structs.replace(limits, cpu_seconds=limits.grade_seconds)
+        self._grading = WorkerPool([name_of(grade)], grading, [name_of(load_validator)])
         self._imports: dict[str, tuple[Import, ...]] = {}
         """Imports of earlier sources, by SHA-256."""
 
     async def close(self) -> None:
         """End all workers. Callers that wait for a worker get Unavailable."""
         await self._workers.close()
+        await self._grading.close()
 
     async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
         """Return the problems of the sources, by path. Raise Unavailable if no worker can be started.
@@ -144,6 +152,20 @@ class CompilePool:
         """
         answer = await self._call(caller, describe_scripts, tuple(files))
         return () if isinstance(answer, SourceFault) else answer
+
+    async def grade(
+        self, caller: str, graders: Sequence[Grader], answer: Answer, files: Mapping[str, bytes]
+    ) -> tuple[str, ...]:
+        """Return the result of `grade`, or one problem if the graders use up their time or memory. Raise Unavailable if
+        no worker can be started.
+        """
+        try:
+            problems, _ = await self._grading.call(caller, grade, tuple(graders), answer, dict(files))
+        except TookTooLong:
+            return (f"its graders take longer than {self._limits.grade_seconds:g} s",)
+        except WorkerFailed:
+            return ("its graders need too much memory",)
+        return problems
 
     def _keep(self, imports: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""

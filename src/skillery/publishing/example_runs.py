@@ -12,7 +12,8 @@ import msgspec
 from skillery.backends import BlobMount, Failure, Finding, Identity, Outcome, PublishedFile
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.formats.check_results import CheckedExample
-from skillery.formats.examples import Example, Examples, differences
+from skillery.formats.examples import Example, Examples
+from skillery.formats.graders import Answer, Grade, differences, schema_files
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.texts import new_blob_id
 from skillery.formats.wording import printable
@@ -34,7 +35,7 @@ def blob_args(example: Example, ids: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def problem_of(example: Example, outcome: Outcome) -> str:
-    """Return why the run does not have the expected result, or "" if it has."""
+    """Return why the run does not have the expected result, or "" if it has. Graders do not count."""
     if len(outcome.result or b"") > BIG_TEXT:
         return await JSON.run(_find_problem, example, outcome)
     return _find_problem(example, outcome)
@@ -99,7 +100,12 @@ class ExampleRuns:
     """
 
     def __init__(
-        self, runner: RecordedTrials, cache: LentFiles, seconds: float, timeout_ms: float | None = None
+        self,
+        runner: RecordedTrials,
+        cache: LentFiles,
+        grade: Grade,
+        seconds: float,
+        timeout_ms: float | None = None,
     ) -> None:
         """Store the parts. `seconds` limits all examples of one version together, without their time in the queue.
         `timeout_ms` limits each run.
@@ -107,6 +113,7 @@ class ExampleRuns:
         self._most_ms = seconds * 1000 if timeout_ms is None else timeout_ms
         self._runner = runner
         self._cache = cache
+        self._grade_answer = grade
         self._seconds = seconds
 
     async def test(
@@ -185,11 +192,21 @@ class ExampleRuns:
             tool=example.tool,
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
-        problem = await problem_of(example, outcome)
+        problem = await problem_of(example, outcome) or await self._grade(identity, subject, example, outcome)
         if problem and has_more and _WHY_LESS not in problem:
             problem += f"; {_WHY_LESS}"
         status: Any = "failed" if problem else "passed"
         return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), problem, outcome
+
+    async def _grade(self, identity: Identity, subject: Subject, example: Example, outcome: Outcome) -> str:
+        """Return why the outcome of an example does not pass its graders, or ""."""
+        if not example.graders:
+            return ""
+        paths = {*schema_files(example.graders)}
+        files = {file.path: file.content for file in subject.files if file.path in paths}
+        log = (outcome.log.head + outcome.log.tail).decode("utf-8", "replace")
+        answer = Answer(outcome.result or b"null", log)
+        return "; ".join(filter(None, await self._grade_answer(identity.name, example.graders, answer, files)))
 
     def _time_limit(self) -> str:
         setting = "the setting publishing.examples_seconds"

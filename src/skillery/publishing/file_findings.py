@@ -1,4 +1,5 @@
-"""Findings about the files of a bundle: paths that Windows cannot store, install scripts, and dead references.
+"""Findings about the files of a bundle: paths that Windows cannot store, install scripts, suites of evaluations, and
+dead references.
 
 A reference is a link or a path in code of SKILL.md. If the skill does not have the file, the reference is dead: an
 agent that follows the instructions finds no file. Every step takes linear time, because the text may be from strangers.
@@ -7,7 +8,7 @@ agent that follows the instructions finds no file. Every step takes linear time,
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -17,10 +18,14 @@ from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.npm import NPM_LOCK, NpmLock, npm_lock_in
 from skillery.formats.package_json import LOCK_FILE, unread_locks
 from skillery.formats.paths import MAX_BYTES, plain_path, portability_problem
+from skillery.formats.suites import LEAKED_WORDS, is_instruction, leaks, read_suite, suite_files
 from skillery.formats.wording import quoted
 from skillery.publishing.package_locks import LEFT_OUT
 
 NOT_PORTABLE = "not_portable"
+EVAL_FORMAT = "eval_format"
+EVAL_LEAK = "eval_leak"
+MOST_OF_SUITES = 20
 DEAD_REFERENCE = "dead_reference"
 NPM_INSTALL_SCRIPT = "npm_install_script"
 UNREAD_NPM_LOCK = "unread_npm_lock"
@@ -61,11 +66,25 @@ def file_findings(files: Sequence[BundleFile]) -> list[Finding]:
     ]
     if NPM_LOCK in paths:
         findings += _of_npm_lock(npm_lock_in({NPM_LOCK: paths[NPM_LOCK].content}))
+    findings += _of_suites(paths)
     text = paths[SKILL_MD].content.decode("utf-8", "replace") if SKILL_MD in paths else ""
     return findings + [
         Finding(DEAD_REFERENCE, dead.message, "warning" if dead.is_certain else "info", SKILL_MD, dead.line)
         for dead in dead_references(text, paths)
     ]
+
+
+def _of_suites(files: Mapping[str, BundleFile]) -> Iterator[Finding]:
+    """Yield a finding for each file or case of a suite that cannot be read, and for each text that gives away what a
+    case expects.
+    """
+    suite = read_suite({path: files[path].content for path in suite_files(files)})
+    for problem in islice(suite.problems, MOST_OF_SUITES):
+        yield Finding(EVAL_FORMAT, problem.message, "warning", problem.file)
+    texts = {path: file.content.decode("utf-8", "replace") for path, file in files.items() if is_instruction(path)}
+    for path, line, case in islice(leaks(suite.cases, texts), MOST_OF_SUITES):
+        message = f"repeats {LEAKED_WORDS} words of what the case {case.id} of {case.source} expects"
+        yield Finding(EVAL_LEAK, f"{message}: an agent reads the answer", "warning", path, line)
 
 
 def _of_npm_lock(lock: NpmLock | None) -> Iterator[Finding]:

@@ -1,0 +1,205 @@
+"""`skillery eval`: the cases of a skill folder that need no model, and their report in the forms of other programs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+
+from skillery.authoring.folder_runs import FolderRuns
+from skillery.authoring.own_tests import test_folder
+from skillery.authoring.results import Report, Result
+from skillery.formats.suites import Case, Suite, read_suite, suite_files
+from skillery.formats.timestamps import instant_text
+
+EXAMPLES: dict[str, bool] = {"update": False, "own_tests": False}
+SEARCHED = 20
+"""The number of search results that count for a prompt."""
+DEPTHS = (1, 3, 5)
+Search = Callable[[str], Awaitable[Sequence[str]]]
+"""Return the names of the skills that a registry finds for a prompt, best first."""
+
+
+class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prompt of a suite, and what a search with it found. `rank` counts from 1, or is None if the skill was not among
+    the first SEARCHED results. `first` is the first result, or "" without results.
+    """
+
+    id: str
+    source: str
+    prompt: str
+    triggers: bool
+    rank: int | None = None
+    first: str = ""
+
+
+class Findability(msgspec.Struct, frozen=True):
+    """How well a search finds the skill by the prompts that should lead to it."""
+
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def expected(self) -> list[Prompt]:
+        return [prompt for prompt in self.prompts if prompt.triggers]
+
+    @property
+    def missed(self) -> list[Prompt]:
+        """The prompts whose skill is not first."""
+        return [prompt for prompt in self.expected if prompt.rank != 1]
+
+    @property
+    def wrong(self) -> list[Prompt]:
+        """The prompts that should not lead to the skill, and have it first."""
+        return [prompt for prompt in self.prompts if not prompt.triggers and prompt.rank == 1]
+
+    def share_at(self, depth: int) -> float:
+        """Return the share of the expected prompts with the skill among the first `depth` results."""
+        return fmean(prompt.rank is not None and prompt.rank <= depth for prompt in self.expected)
+
+    @property
+    def reciprocal_rank(self) -> float:
+        return fmean(1 / prompt.rank if prompt.rank else 0.0 for prompt in self.expected)
+
+    def as_json(self) -> dict[str, Any]:
+        shares = {f"at_{depth}": round(self.share_at(depth), 4) for depth in DEPTHS} if self.expected else {}
+        mean = {"mean_reciprocal_rank": round(self.reciprocal_rank, 4)} if self.expected else {}
+        return {"prompts": len(self.prompts), **shares, **mean, "missed": self.missed, "wrong": self.wrong}
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """The results of a folder. `findability` is None without a search, or without prompts."""
+
+    report: Report
+    suite: Suite
+    began_at: datetime
+    seconds: float
+    findability: Findability | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok
+
+    @property
+    def runs(self) -> list[Result]:
+        return [result for result in self.report.results if result.status != "skipped"]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self.report.warnings, *(problem.message for problem in self.suite.problems)]
+
+    def count(self, kind: str) -> int:
+        return sum(case.kind == kind for case in self.suite.cases)
+
+    def as_json(self) -> dict[str, Any]:
+        findability = {"findability": self.findability.as_json()} if self.findability else {}
+        facts = {"folder": self.report.folder, "name": self.report.name, "version": self.report.version, "ok": self.ok}
+        return {**facts, "results": self.runs, **findability, "tasks": self.count("task"), "warnings": self.warnings}
+
+
+async def evaluate_folder(
+    runs: FolderRuns, folder: Path, timeout_ms: int, search: Search | None, *, allow_unknown: bool = False
+) -> Evaluation:
+    """Run the examples of a folder, and search with the prompts of its suites. Without `search`, no prompt is tried.
+
+    Blocking: the files of the suites are read in this thread.
+    """
+    began_at, began = datetime.now(UTC), time.monotonic()
+    report = await test_folder(runs, folder, timeout_ms, allow_unknown=allow_unknown, **EXAMPLES)
+    suite = _suite(folder)
+    prompts = [case for case in suite.cases if case.kind == "trigger"]
+    findability = None
+    if search is not None and prompts and report.name:
+        findability = Findability(tuple([await _searched(search, report.name, case) for case in prompts]))
+    return Evaluation(report, suite, began_at, time.monotonic() - began, findability)
+
+
+def _suite(folder: Path) -> Suite:
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return read_suite({path: (folder / path).read_bytes() for path in suite_files(paths)})
+
+
+async def _searched(search: Search, name: str, case: Case) -> Prompt:
+    names = await search(case.prompt)
+    ranks = (rank for rank, result in enumerate(names, 1) if _is_meant(result, name, case))
+    first = names[0] if names else ""
+    return Prompt(case.id, case.source, case.prompt, case.triggers, next(ranks, None), first)
+
+
+def _is_meant(result: str, name: str, case: Case) -> bool:
+    """Return whether a search result is the skill of a prompt: this skill, or one that the case names."""
+    return result.rpartition(".")[2] == case.skill if case.skill else result == name
+
+
+# -- The forms for other programs --------------------------------------------------------------------------------------
+
+
+def benchmark_of(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the results in the form of benchmark.json, which the viewer of skill-creator shows. Without a model, the
+    only configuration is `with_skill`.
+    """
+    report, runs = evaluation.report, evaluation.runs
+    shares = [float(result.status == "passed") for result in runs]
+    seconds = [result.duration_ms / 1000 for result in runs]
+    rows = [_benchmark_run(number, result) for number, result in enumerate(runs, 1)]
+    tokens = {"tokens": {"mean": 0, "stddev": 0.0, "min": 0, "max": 0}}
+    summary = {"pass_rate": _spread(shares), "time_seconds": _spread(seconds), **tokens} if runs else {}
+    return {
+        "metadata": {
+            "skill_name": report.name,
+            "skill_path": report.folder,
+            "executor_model": "none",
+            "timestamp": instant_text(evaluation.began_at),
+            "evals_run": [row["eval_id"] for row in rows],
+            "runs_per_configuration": 1,
+        },
+        "runs": rows,
+        "run_summary": {"with_skill": summary},
+        "notes": evaluation.warnings,
+    }
+
+
+def _benchmark_run(number: int, result: Result) -> dict[str, Any]:
+    is_passed = result.status == "passed"
+    counts = {"pass_rate": float(is_passed), "passed": int(is_passed), "failed": int(not is_passed), "total": 1}
+    costs = {"time_seconds": result.duration_ms / 1000, "tokens": 0, "tool_calls": 0, "errors": int(not is_passed)}
+    expectation = {"text": f"{result.subject} {result.name}", "passed": is_passed, "evidence": result.message}
+    head = {"eval_id": number, "eval_name": result.name, "configuration": "with_skill", "run_number": 1}
+    return {**head, "result": counts | costs, "expectations": [expectation], "notes": []}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    spread = {"mean": fmean(values), "stddev": pstdev(values), "min": min(values), "max": max(values)}
+    return {name: round(value, 4) for name, value in spread.items()}
+
+
+def junit_of(evaluations: Sequence[Evaluation]) -> bytes:
+    """Return the results as JUnit XML, one test suite for each folder."""
+    root = ElementTree.Element("testsuites")
+    for evaluation in evaluations:
+        report = evaluation.report
+        failed = sum(result.status == "failed" for result in evaluation.runs)
+        counts = {"tests": str(len(evaluation.runs)), "failures": str(failed)}
+        suite = ElementTree.SubElement(root, "testsuite", {"name": report.name or report.folder, **counts})
+        for result in evaluation.runs:
+            about = {"name": _xml_text(result.name), "classname": f"{report.name}.{result.subject}"}
+            case = ElementTree.SubElement(suite, "testcase", {**about, "time": f"{result.duration_ms / 1000:.3f}"})
+            if result.status == "failed":
+                message = _xml_text(result.message)
+                ElementTree.SubElement(case, "failure", {"message": message.partition("\n")[0]}).text = message
+    xml: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return xml
+
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _xml_text(text: str) -> str:
+    """Return a text without the characters that XML does not have."""
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,146 @@
+"""`skillery eval`: how well a skill works, and how well it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+import msgspec
+
+from skillery.cli.authoring import TIMEOUT_MS, print_report
+from skillery.cli.connection import with_client
+from skillery.cli.failures import CHECK_FAILED, signals_interrupt
+from skillery.cli.options import Target, allow_unknown_option, folders_argument, json_option, target_options
+from skillery.cli.output import clean, print_json, show_log
+from skillery.formats.wording import one_line
+
+if TYPE_CHECKING:
+    from skillery.authoring.evaluation import Evaluation, Findability
+    from skillery.client import AsyncClient
+    from skillery.settings.load import Settings
+
+MOST_MISSED = 10
+"""The maximum number of missed prompts that are printed."""
+
+
+@click.command("eval", short_help="Evaluate the skill in each DIR: its examples, and how well a search finds it.")
+@folders_argument
+@click.option("--find", is_flag=True, help="Search the registry with the prompts of the suites.")
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(1, 3_600_000),
+    default=TIMEOUT_MS,
+    show_default=True,
+    help="Limit of each example.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a benchmark.json.")
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
+@allow_unknown_option
+@target_options
+@json_option
+def evaluate(
+    folders: Sequence[Path],
+    find: bool,
+    timeout_ms: int,
+    out: Path | None,
+    junit: Path | None,
+    allow_unknown: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Evaluate the skill in each DIR, without a model: run its examples with their graders, and read its suites.
+
+    Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
+    registry is searched with each prompt of the suites that should find the skill, or should not. Cases with tasks need
+    a model: they are counted, and do not run. Nothing is published.
+    """
+    import asyncio
+
+    if out is not None and len(folders) > 1:
+        raise click.UsageError("--out writes the report of one folder: give one DIR")
+    settings = target.load().settings
+    show_log(settings)
+    session = _Session(folders, timeout_ms, allow_unknown)
+
+    async def searching(client: AsyncClient) -> list[Evaluation]:
+        return await session.run(settings, client)
+
+    with signals_interrupt():
+        evaluations = with_client(target, searching) if find else asyncio.run(session.run(settings, None))
+    _write_reports(evaluations, out, junit)
+    if as_json:
+        print_json([evaluation.as_json() for evaluation in evaluations])
+    else:
+        for evaluation in evaluations:
+            _print_evaluation(evaluation, is_searched=find)
+    if not all(evaluation.ok for evaluation in evaluations):
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+class _Session(NamedTuple):
+    """One execution of `skillery eval`. All folders share one sandbox."""
+
+    folders: Sequence[Path]
+    timeout_ms: int
+    allow_unknown: bool
+
+    async def run(self, settings: Settings, client: AsyncClient | None) -> list[Evaluation]:
+        """Return the evaluation of each folder. With a client, the prompts of the suites are searched."""
+        from skillery.authoring.evaluation import SEARCHED, evaluate_folder
+        from skillery.authoring.folder_runs import open_runs
+
+        async def search(prompt: str) -> list[str]:
+            assert client is not None
+            page = await client.search_skills(prompt, limit=SEARCHED)
+            return [skill["name"] for skill in page["skills"]]
+
+        find = search if client is not None else None
+        async with open_runs(settings) as runs:
+            return [
+                await evaluate_folder(runs, folder, self.timeout_ms, find, allow_unknown=self.allow_unknown)
+                for folder in self.folders
+            ]
+
+
+def _write_reports(evaluations: Sequence[Evaluation], out: Path | None, junit: Path | None) -> None:
+    from skillery.authoring.evaluation import benchmark_of, junit_of
+
+    if out is not None:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(benchmark_of(evaluations[0])), indent=2) + b"\n")
+    if junit is not None:
+        junit.write_bytes(junit_of(evaluations))
+
+
+def _print_evaluation(evaluation: Evaluation, *, is_searched: bool) -> None:
+    """Print the results of the examples, and what the searches found."""
+    print_report(evaluation.report, evaluation.seconds)
+    for problem in evaluation.suite.problems:
+        click.echo(f"  {click.style('warning', fg='yellow')}  {clean(problem.message)}")
+    if evaluation.findability is not None:
+        _print_findability(evaluation.findability)
+    prompts, tasks = evaluation.count("trigger"), evaluation.count("task")
+    if prompts and not is_searched:
+        click.echo(f"  prompts of its suites, not searched: {prompts}; --find searches the registry with them")
+    if tasks:
+        click.echo(f"  tasks of its suites, not run because they need a model: {tasks}")
+
+
+def _print_findability(findability: Findability) -> None:
+    from skillery.authoring.evaluation import DEPTHS
+
+    expected, missed, wrong = findability.expected, findability.missed, findability.wrong
+    if expected:
+        shares = ", ".join(f"{findability.share_at(depth):.0%} among {depth}" for depth in DEPTHS)
+        mean = f"mean reciprocal rank {findability.reciprocal_rank:.2f}"
+        click.echo(f"  search: of {len(expected)} prompts, the skill is {shares} ({mean})")
+    for prompt in missed[:MOST_MISSED]:
+        place = f"is number {prompt.rank}" if prompt.rank else "is not found"
+        first = f", first is {prompt.first}" if prompt.first else ""
+        click.echo(clean(f"    {place}{first}: {one_line(prompt.prompt, 80)}  ({prompt.source}, {prompt.id})"))
+    for prompt in wrong[:MOST_MISSED]:
+        text = one_line(prompt.prompt, 80)
+        click.echo(clean(f"    is first and should not be: {text}  ({prompt.source}, {prompt.id})"))
+    if left := max(0, len(missed) - MOST_MISSED) + max(0, len(wrong) - MOST_MISSED):
+        click.echo(f"    {left} more: --json lists all")
