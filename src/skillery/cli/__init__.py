@@ -85,15 +85,7 @@ commands.sections = {
         install.install,
     ),
     "Run": (run.run, run.code, tools.tool, runs.runs),
-    "Write and publish": (
-        authoring.new,
-        authoring.test,
-        evaluation.evaluate,
-        authoring.dev,
-        publish.publish,
-        diff.diff,
-        imports.import_,
-    ),
+    "Write and publish": (authoring.new, authoring.test, authoring.dev, publish.publish, diff.diff, imports.import_),
     "Connect": (login.login, login.use, connect.connect, installation.serve, demo.demo, installation.doctor),
     "More commands": (
         click.Group(
@@ -148,8 +140,9 @@ commands.sections = {
         click.Group(
             "more",
             help="Further commands: `skillery more lock` is `skillery lock`.",
-            short_help="lock, status, verify, witness, export, sync, workspace, blob, mcp, logout, …",
+            short_help="eval, lock, status, verify, witness, export, sync, workspace, blob, mcp, logout, …",
             commands=[
+                evaluation.evaluate,
                 locks.lock,
                 status.status,
                 verify.verify,

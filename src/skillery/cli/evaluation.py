@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from skillery.cli.authoring import TIMEOUT_MS, print_report
-from skillery.cli.connection import with_client
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
 from skillery.cli.options import Target, allow_unknown_option, folders_argument, json_option, target_options
 from skillery.cli.output import clean, print_json, show_log
@@ -57,6 +56,8 @@ def evaluate(
     a model: they are counted, and do not run. Nothing is published.
     """
     import asyncio
+
+    from skillery.cli.connection import with_client
 
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
