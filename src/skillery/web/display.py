@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -253,23 +253,6 @@ def address_of_subject(subject: str) -> str:
     if _RUN.fullmatch(subject):
         return f"/runs/{subject}"
     return f"/s/{subject}" if _SKILL.fullmatch(subject) else ""
-
-
-_ROW_OR_CELL = re.compile("<(tr|td)\\b")
-
-
-def labelled(rows: Markup, heads: Sequence[str]) -> Markup:
-    """Return the rows of a table as HTML. Each cell gets the head of its column, which phones show next to it."""
-    labels: Iterator[str] = iter(())
-
-    def with_label(tag: re.Match[str]) -> str:
-        nonlocal labels
-        if tag[1] == "tr":
-            labels = iter(heads)
-            return '<tr role="row"'
-        return Markup('<td role="cell" data-label="{}"').format(next(labels, ""))
-
-    return Markup(_ROW_OR_CELL.sub(with_label, rows))  # noqa: S704 - the rows are HTML already
 
 
 _GLYPH_COLOURS = 6

@@ -150,7 +150,6 @@ def compiled_templates() -> Environment:
         glyph=display.glyph,
         spark=spark,
         explained=explained,
-        labelled=display.labelled,
         as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,
         address_of_subject=display.address_of_subject,
