@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from functools import cache
+import json
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -154,6 +155,7 @@ def compiled_templates() -> Environment:
         short_digest=display.short_digest,
         address_of_subject=display.address_of_subject,
         decoded=msgspec.json.decode,
+        encoded=partial(json.dumps, ensure_ascii=False),
     )
     for name in environment.list_templates(["html"]):
         environment.get_template(name)

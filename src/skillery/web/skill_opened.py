@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from skillery.backends import Identity
 from skillery.errors import FileNotInSkill, InvalidName, SkilleryError, SkillNotFound
@@ -183,55 +184,23 @@ async def shown_tools(request: PageRequest, opened: Opened) -> list[ToolRow]:
         return []
 
 
-def as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)[:2000]
-
-
 def number_of(text: str) -> int:
     """Return the number of an example in an address, or 0."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 4 else 0
 
 
-# -- The examples of a version: the expected results, and the results of the last check --------------------------------
-
-
-class ShownExample(NamedTuple):
-    """An example with its expected result in words, and the status of its last run."""
-
-    name: str
-    expected: str
-    status: str
-    duration_ms: float | None
-    run_id: str | None
-    """The run of the example, or None if the caller may not see it."""
-
-
-def examples_of(request: PageRequest, opened: Opened) -> list[ShownExample]:
-    """Return the examples of a version, with the results of its last check."""
+def examples_of(request: PageRequest, opened: Opened) -> list[CheckedExample]:
+    """Return the examples of a version, with the results of its last check. `run_id` is None if the caller may not see
+    the runs.
+    """
+    sees_runs = request.may("admin") or request.identity.name == opened.facts.publisher.name
     checked = {example.name: example for example in or_none(opened.skill.examples) or ()}
-    sees_runs = request.known is not None and (
-        "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
-    )
     examples = []
     for number, example in enumerate(opened.skill.manifest.get("examples") or (), 1):
         name = str(example.get("name") or f"Example {number}")
         result = checked.get(name) or CheckedExample(name, "not_run")
-        run_id = result.run_id if sees_runs else None
-        examples.append(ShownExample(name, _expected(example), result.status, result.duration_ms, run_id))
+        examples.append(result if sees_runs else replace(result, run_id=None))
     return examples
-
-
-def _expected(example: dict[str, Any]) -> str:
-    """Return the expected result of an example in words."""
-    if "expect_error" in example:
-        return f"fails with {example['expect_error']}, as expected"
-    for key in ("expect", "expect_subset"):
-        if key in example:
-            value = example[key]
-            if isinstance(value, dict):
-                return ", ".join(f"{name} {as_json(part)}" for name, part in value.items())
-            return as_json(value)
-    return "completes"
 
 
 # -- Who decides -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
+from skillery.formats.check_results import CheckedExample
 from skillery.formats.foreign_skill import is_open_licence, spelled
 from skillery.formats.network import is_open_to_anybody, parse_network_pattern
 from skillery.identity.secret_grants import granted
@@ -23,7 +24,7 @@ from skillery.publishing.passing import ExplainedPolicy
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skill_opened import Opened, ShownExample, exactly, examples_of, explain, reader_of
+from skillery.web.skill_opened import Opened, exactly, examples_of, explain, reader_of
 
 Sign = Literal["ok", "none", "look", "bad"]
 _LANGUAGES = {
@@ -250,7 +251,7 @@ def _ending_of(path: str) -> str:
     return path.rpartition("/")[2].rpartition(".")[2].lower()
 
 
-def _tests(opened: Opened, examples: Sequence[ShownExample]) -> TrustFact:
+def _tests(opened: Opened, examples: Sequence[CheckedExample]) -> TrustFact:
     if not examples:
         return TrustFact("none", "No examples", "No test shows what it returns.")
     passed = sum(example.status == "passed" for example in examples)
