@@ -142,6 +142,7 @@ def test_review_shows_both_pictures_and_combines_renamed_files(team: Team) -> No
         assert f'<img src="/s/{team.name}@{version}/raw/resources/logo.png"' in answer.text
     assert "resources/new.txt renamed 18 B Before: resources/old.txt" in text_of(answer)
     assert ">resources/old.txt</" not in answer.text
+    assert re.search(r'<td class="t">[^\n]*<ins>', answer.text)  # a renamed file leaves the marks of other files
     assert "3 changed, 1 unchanged" in text_of(answer)
 
 

@@ -217,13 +217,6 @@ def read_diff(
     return compare_versions(*(_compared(connection, storage, version) for version in versions))
 
 
-def digests_of(
-    connection: Connection, identity: Identity, *, name: str, old: VersionSpec, new: VersionSpec
-) -> tuple[str, str]:
-    """Return the digests of two versions, which determine their differences. Raise the errors of `read_diff`."""
-    return resolve(connection, identity, name, old).digest, resolve(connection, identity, name, new).digest
-
-
 def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
     """Return one side of a comparison: the version's manifest, its file facts, and a function that reads a file."""
     files = files_in(connection, version)

@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec.structs import replace
 
+from skillery.formats.bundle import SKILL_MD
 from skillery.formats.texts import parts_of
 from skillery.formats.version_diffs import FileChange
 from skillery.web.display import visible
@@ -34,47 +35,30 @@ class Hunk(NamedTuple):
 
 
 class FileDiff(NamedTuple):
-    """The changes of one file, as a page shows them. `plus` and `minus` count the added and removed lines."""
+    """The changes of one file as HTML. `plus` and `minus` count the added and removed lines."""
 
-    path: str
-    change: str
-    note: str
-    old_size: int | None
-    new_size: int | None
+    change: FileChange
     hunks: list[Hunk]
     plus: int
     minus: int
+    before: str = ""
+    """The path before a rename, or ""."""
 
 
-class ToCompare(Struct, frozen=True):
-    """A file change of diff_versions. In `text`, the new file, the headings above the hunks are found."""
+def file_diffs(changes: list[FileChange], skill_md: str, most_words: int) -> list[FileDiff]:
+    """Return file changes as HTML. The changed words of lines with `most_words` tokens are marked.
 
-    change: FileChange
-    text: str = ""
-    is_code: bool = True
-
-
-def file_diffs(changes: list[ToCompare], most_words: int) -> list[FileDiff]:
-    """Return the file changes of a page as HTML. The changed words of lines with `most_words` tokens are marked.
-
-    Only the marks cost more than linear time, so this function runs in the rendering process.
+    `skill_md` is the new SKILL.md, which has the headings above its hunks. Only the marks cost more than linear time,
+    so this function runs in the rendering process.
     """
     marker = Marker(most_words)
-    return [
-        _file_diff(compared.change, marker.hunks(compared.change.diff, compared.text, is_code=compared.is_code))
-        for compared in changes
-    ]
-
-
-def _file_diff(change: FileChange, hunks: list[Hunk]) -> FileDiff:
-    sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
-    plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
-    return FileDiff(change.path, change.change, change.note, sizes[0], sizes[1], hunks, plus, minus)
-
-
-def size_of(diff: FileDiff) -> int:
-    """Return an estimate of the bytes that a FileDiff takes in memory."""
-    return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
+    diffs = []
+    for change in changes:
+        is_code = change.path != SKILL_MD
+        hunks = marker.hunks(change.diff, "" if is_code else skill_md, is_code=is_code)
+        plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
+        diffs.append(FileDiff(replace(change, diff=""), hunks, plus, minus))
+    return diffs
 
 
 def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:

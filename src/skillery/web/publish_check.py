@@ -7,7 +7,7 @@ import base64
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +20,8 @@ from skillery.formats.manifest import toml_manifest
 from skillery.formats.names import parse_namespace
 from skillery.formats.texts import MOST_TEXT_BYTES
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
-from skillery.formats.version_diffs import MOST_LINED, Compared, DiffSide, FileFacts, compare_versions
+from skillery.formats.version_diffs import MOST_LINED, DiffSide, FileFacts, compare_versions
+from skillery.formats.version_diffs import Compared as Side
 from skillery.formats.wording import problems_of
 from skillery.identity import access
 from skillery.importing import ImportOptions, SkillReport, Summary
@@ -28,9 +29,8 @@ from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, CreateSkill, SkillFile, check_skill, create_skill
 from skillery.publishing.publisher import CheckedSkill
 from skillery.skills.files import ReadSkillFile, read_skill_file
-from skillery.web.differences import FileDiff
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of, path_of
-from skillery.web.review_contents import Right, differences_of, rights_of
+from skillery.web.review_contents import Compared, compared_of, differences_of, first_version, rights_of
 from skillery.web.skill_opened import describe
 from skillery.web.uploads import (
     MOST_BYTES,
@@ -62,20 +62,16 @@ class Problem(NamedTuple):
 class Checked(NamedTuple):
     """The results of checking an upload."""
 
-    name: str
-    version: str
-    problems: list[Problem]
-    result: CheckedSkill | None
+    name: str = ""
+    version: str = ""
+    problems: Sequence[Problem] = ()
+    result: CheckedSkill | None = None
     """The result of check_skill, or None if check_skill raised an error."""
-    failure: dict[str, Any]
+    failure: Mapping[str, Any] = {}
     """The `data` of the error of check_skill, with findings and examples."""
-    rights: list[Right]
-    against: str | None
-    """The version that the upload is compared with."""
-    files: list[FileDiff]
-    more_files: int
-    """The number of changes that are not shown."""
-    next_versions: list[str]
+    compared: Compared | None = None
+    """The changes since an earlier version, or None if the upload has no valid manifest."""
+    next_versions: Sequence[str] = ()
     """Free versions, if the version of the upload exists already."""
 
 
@@ -107,20 +103,18 @@ def with_version(bundle: Bundle, version: str) -> Bundle:
 
 async def check(request: PageRequest, bundle: Bundle) -> Checked:
     """Return the results of check_skill and the differences. Raise Busy or Unavailable; other errors are results."""
-    checked = Checked("", "", [], None, {}, [], None, [], 0, [])
     try:
         params = await asyncio.to_thread(params_of, bundle)
     except SkilleryError as error:
         line = getattr(error, "data", {}).get("line")
-        return checked._replace(problems=[_problem(bundle, str(error), {"file": "skill.toml", "line": line})])
+        return Checked(problems=[_problem(bundle, str(error), {"file": "skill.toml", "line": line})])
     name, version = str(params.manifest.get("name", "")), str(params.manifest.get("version", ""))
-    checked = checked._replace(name=name, version=version)
     try:
         result = await request.do(check_skill, params)
         change = result.permissions_diff
-        checked = checked._replace(
-            result=result, rights=rights_of(change.added, change.removed), against=change.against
-        )
+        compared = await _compared(request, bundle, params.manifest, change.against)
+        compared = compared._replace(rights=rights_of(change.added, change.removed))
+        return Checked(name, version, result=result, compared=compared)
     except (Busy, Unavailable):
         raise
     except SkilleryError as error:
@@ -130,10 +124,9 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
             problems = [_problem(bundle, problem.message, problem.as_data()) for problem in problems_of(error)]
         elif not failure.get("findings"):
             problems = [_problem(bundle, message_of(error), failure)]
-        checked = checked._replace(problems=problems, failure=failure)
-        if isinstance(error, VersionExists):
-            checked = checked._replace(next_versions=_next_versions(str(failure.get("next_version", version))))
-    return await _with_differences(request, bundle, params.manifest, checked)
+        free = _next_versions(str(failure.get("next_version", version))) if isinstance(error, VersionExists) else ()
+        compared = await _compared(request, bundle, params.manifest, None)
+        return Checked(name, version, problems, None, failure, compared, free)
 
 
 def _problem(bundle: Bundle, message: str, data: Mapping[str, Any]) -> Problem:
@@ -163,30 +156,26 @@ def _next_versions(patch: str) -> list[str]:
     return [patch, f"{major}.{minor + 1}.0", f"{major + 1}.0.0"]
 
 
-async def _with_differences(
-    request: PageRequest, bundle: Bundle, manifest: Mapping[str, Any], checked: Checked
-) -> Checked:
-    """Return the results with the differences from the version `against`, or else from the latest version."""
+async def _compared(request: PageRequest, bundle: Bundle, manifest: dict[str, Any], against: str | None) -> Compared:
+    """Return the differences from the version `against`, or else from the latest version, if there is one."""
     try:
-        skill = await describe(request, checked.name, checked.against)
+        skill = await describe(request, str(manifest.get("name", "")), against)
     except SkilleryError:
-        return checked
+        return first_version(manifest)
     old = {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in or_none(skill.files) or ()}
     new = await asyncio.to_thread(_facts_of, bundle, old)
     differing = [path for path, facts in old.items() if new.get(path) != facts and facts.size_bytes <= MOST_TEXT_BYTES]
-    contents = {}
+    contents: dict[str, bytes] = {}
     for path in sorted(differing, key=lambda path: (path != SKILL_MD, path))[:MOST_LINED]:
-        params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
+        params = ReadSkillFile(name=skill.name, version=skill.version, path=path)
         file = await request.do(read_skill_file, params)
         contents[path] = file.content.encode() if file.encoding == "utf-8" else base64.b64decode(file.content)
-    before = Compared(
-        DiffSide(skill.name, skill.version, skill.digest), skill.manifest, old, lambda path: contents.get(path, b"")
-    )
-    now = Compared(DiffSide(checked.name, checked.version, ""), manifest, new, lambda path: bundle.find(path) or b"")
+    side = DiffSide(skill.name, skill.version, skill.digest)
+    before = Side(side, skill.manifest, old, lambda path: contents.get(path, b""))
+    now = Side(DiffSide(skill.name, "", ""), manifest, new, lambda path: bundle.find(path) or b"")
     diff = await COMPARISONS.run(compare_versions, before, now)
     skill_md = (bundle.find(SKILL_MD) or b"").decode("utf-8", "replace")
-    files = await differences_of(request, diff, skill_md)
-    return checked._replace(against=skill.version, files=files, more_files=diff.left_out)
+    return compared_of(diff, await differences_of(request, diff, skill_md))
 
 
 def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFacts]:

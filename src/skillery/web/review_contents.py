@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from skillery.backends import Limits
-from skillery.errors import NotFound
 from skillery.formats.check_results import PermissionNames
-from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
-from skillery.formats.version_spec import parse_version_spec
+from skillery.formats.version_diffs import ManifestChange, VersionsDiff
 from skillery.method import or_none
 from skillery.registry.visibility import view_of
 from skillery.skills.descriptions import Skill
 from skillery.skills.figures import count_host_uses
-from skillery.versions.checks import DiffVersions, diff_versions, digests_of
-from skillery.web.differences import FileDiff, ToCompare, size_of
+from skillery.versions.checks import DiffVersions, diff_versions
+from skillery.web.differences import FileDiff
 from skillery.web.display import LIMITS, Language, limit_in_words
 from skillery.web.frame import PageRequest
-from skillery.web.rendered_texts import RENDERER, Key
 from skillery.web.skill_opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
@@ -70,37 +66,17 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
 
     Raise NotFound if the caller does not see one of the versions.
     """
-    kept, digests = request.site.texts.kept, await _digests(request, name, old, new)
-    if digests is not None and (known := kept.get(_key(name, old, new, *digests))) is not None:
-        compared: Compared = known
-        return compared
     diff = await request.do(diff_versions, DiffVersions(name=name, from_version=old, to_version=new))
-    compared = _compared(old, diff, await differences_of(request, diff, skill_md))
-    # The digests of the result: a development version may have changed since they were read.
-    kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), compared, _size(compared))
-    return compared
+    return compared_of(diff, await differences_of(request, diff, skill_md))
 
 
 async def differences_of(request: PageRequest, diff: VersionsDiff, skill_md: str) -> list[FileDiff]:
     """Return the changed files as HTML. If SKILL.md has changed, it is the first one; `skill_md` is its new text."""
-    changes = [ToCompare(diff.instructions, skill_md, is_code=False)] if diff.instructions else []
-    return await request.site.texts.differences([*changes, *map(ToCompare, with_renames(diff.files))])
+    changes = [*([diff.instructions] if diff.instructions else ()), *diff.files]
+    return with_renames(await request.site.texts.differences(changes, skill_md, diff.old.digest, diff.new.digest))
 
 
-def _key(*parts: str) -> Key:
-    return ("diff", *parts, RENDERER)
-
-
-async def _digests(request: PageRequest, name: str, old: str, new: str) -> tuple[str, str] | None:
-    """Return the digests of both versions, or None if the caller does not see both."""
-    identity, before, after = reader_of(request), parse_version_spec(old), parse_version_spec(new)
-    try:
-        return await request.read(partial(digests_of, identity=identity, name=name, old=before, new=after))
-    except NotFound:
-        return None  # diff_versions says which one is absent
-
-
-def _compared(old: str, diff: VersionsDiff, files: list[FileDiff]) -> Compared:
+def compared_of(diff: VersionsDiff, files: list[FileDiff]) -> Compared:
     """Return the result of diff_versions in the form of a page. If it has instructions, they are the first file."""
     by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
     for change in diff.manifest:
@@ -108,7 +84,7 @@ def _compared(old: str, diff: VersionsDiff, files: list[FileDiff]) -> Compared:
         other_kind = "texts" if first in _MODEL_READS else "others"
         by_kind["runtime" if first == "runtime" else other_kind].append(change)
     return Compared(
-        old,
+        diff.old.version,
         rights_of(diff.permissions.added, diff.permissions.removed),
         **by_kind,
         instructions=files[0] if diff.instructions else None,
@@ -117,32 +93,19 @@ def _compared(old: str, diff: VersionsDiff, files: list[FileDiff]) -> Compared:
     )
 
 
-def with_renames(changes: Iterable[FileChange]) -> list[FileChange]:
-    """Return the changes of diff_versions, with an added and a removed file of equal content as one rename."""
-    removed: dict[str, list[FileChange]] = {}
-    for change in changes:
-        if change.change == "removed" and change.old:
-            removed.setdefault(change.old.sha256, []).append(change)
-    merged: list[FileChange] = []
+def with_renames(diffs: Iterable[FileDiff]) -> list[FileDiff]:
+    """Return changed files, with an added and a removed file of equal content as one rename."""
+    removed: dict[str, list[str]] = {}
+    for diff in diffs:
+        if diff.change.old and not diff.change.new:
+            removed.setdefault(diff.change.old.sha256, []).append(diff.change.path)
+    merged: list[FileDiff] = []
     renamed_paths: set[str] = set()
-    for change in changes:
-        candidates = removed.get(change.new.sha256) if change.change == "added" and change.new else None
-        if candidates:
-            old_change = candidates.pop(0)
-            renamed_paths.add(old_change.path)
-            merged.append(
-                replace(change, change="renamed", old=old_change.old, diff="", note=f"Before: {old_change.path}")
-            )
-        else:
-            merged.append(change)
-    return [change for change in merged if change.change != "removed" or change.path not in renamed_paths]
-
-
-def _size(compared: Compared) -> int:
-    """Return an estimate of the bytes that a comparison takes in memory."""
-    files = [*compared.files, *([compared.instructions] if compared.instructions else [])]
-    values = [*compared.runtime, *compared.texts, *compared.others]
-    return 1000 + sum(map(size_of, files)) + sum(len(str(value)) + 500 for value in values)
+    for diff in diffs:
+        paths = removed.get(diff.change.new.sha256) if diff.change.new and not diff.change.old else None
+        merged.append(FileDiff(diff.change, [], 0, 0, paths.pop(0)) if paths else diff)
+        renamed_paths.add(merged[-1].before)
+    return [diff for diff in merged if diff.change.new or diff.change.path not in renamed_paths]
 
 
 def first_version(manifest: dict[str, Any]) -> Compared:

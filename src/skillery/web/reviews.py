@@ -92,7 +92,7 @@ async def show_review(request: PageRequest) -> Page:
         rendered=await rendered(request, opened, earlier) if is_rendered or earlier is None else [],
         is_rendered=is_rendered,
         unchanged=len(files)
-        - sum(file.new_size is not None for file in compared.files)
+        - sum(file.change.new is not None for file in compared.files)
         - (compared.instructions is not None),
         files=files,
         policy=policy,
