@@ -83,67 +83,7 @@ def unsent_page(request: PageRequest, unsent: Unsent, status: int = 200) -> Page
     return Page("unsent.html", "Nothing was sent yet", values, status=status)
 
 
-# -- The words of failed requests on pages, where they differ from the words for programs ------------------------------
-
-
-MOST_LINKS = 5
-_WORDS_OF_PAGES = {
-    "body_too_large": (
-        "The text of this form is too large. The server has used nothing of it.",
-        "Go back in your browser, and shorten the text.",
-    ),
-    "internal_error": (
-        "The server could not finish this request.",
-        "Try again. If it fails again, send the number of the request to an admin.",
-    ),
-}
-"""Messages and hints by the type of the error, in place of those for programs, which do not help the user of a page."""
-
-
-class FailureWords(NamedTuple):
-    """The texts of a page about a failed request."""
-
-    message: str
-    hint: str
-    title: str
-    """The words before the links, or "" if there are no links."""
-    links: list[tuple[str, str]]
-    """Words and addresses of the pages that the user may have wanted."""
-
-
-def words_of(refusal: HttpRefusal) -> FailureWords:
-    """Return the texts for a refused request.
-
-    A hidden object has the same texts as an object that does not exist.
-    """
-    data = refusal.data
-    kind, name = data.get("type"), str(data.get("name", ""))
-    if kind == "skill_not_found":
-        message = f"The skill {name} does not exist, or you may not see it."
-        hint = "" if data.get("near") else "Check the name, or search for the skill."
-        return FailureWords(
-            message, hint, *_links("Similar", [(skill, f"/s/{skill}") for skill in data.get("near") or ()])
-        )
-    if kind == "version_not_found":
-        version, versions = data.get("version", ""), data.get("versions") or ()
-        message = f"{name} has no version {version}, or you may not see it."
-        links = [(version, f"/s/{quote(f'{name}@{version}', safe='@')}") for version in versions]
-        return FailureWords(message, "", *_links("Its versions", [*links, ("all versions", f"/s/{name}/versions")]))
-    if kind == "label_not_found":
-        links = [(label, f"/s/{name}@{label}") for label in data.get("labels") or ()]
-        message = f"{name} has no label {data.get('label', '')}."
-        return FailureWords(message, "", *_links("Its labels", [*links, ("all versions", f"/s/{name}/versions")]))
-    if kind == "file_not_found" and (version := data.get("version")):
-        links = [("all files", f"/s/{quote(f'{name}@{version}', safe='@')}/files")]
-        return FailureWords(refusal.message, refusal.hint, *_links("See", links))
-    message, hint = _WORDS_OF_PAGES.get(str(kind), (refusal.message, refusal.hint))
-    return FailureWords(message, hint, "", [])
-
-
-def _links(title: str, links: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
-    """Return the title and at most MOST_LINKS links, including the last one. Return "" and [] without links."""
-    shown_links = links[: MOST_LINKS - 1] + links[-1:] if len(links) > MOST_LINKS else links
-    return (title, shown_links) if shown_links else ("", [])
+# -- Failed requests ---------------------------------------------------------------------------------------------------
 
 
 def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awaitable[None]]:
@@ -179,7 +119,9 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     values = {
         "status": refusal.status,
         "heading": heading,
-        "words": words_of(refusal),
+        "data": refusal.data,
+        "message": refusal.message,
+        "hint": refusal.hint,
         "retry_seconds": -(-retry // 1000) if retry else None,
         "request_id": current_id() or "",
     }
