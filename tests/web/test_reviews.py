@@ -255,11 +255,12 @@ def test_a_finding_is_waived_and_the_waiver_revoked(shop: Shop) -> None:
 
     assert browser.post(shop.page, form).status_code == 400
     assert browser.post(shop.page, form | {"reason": "x", "until": "soon"}).status_code == 400
-    assert browser.post(shop.page, form | {"reason": "A typo."}).status_code == 303
+    assert browser.post(shop.page, form | {"reason": "A typo.", "until": "2099-01-31"}).status_code == 303
     waivers = browser.get("/review/waivers").text
     number = re.search(r'name="id" value="([^"]+)"', waivers)
     assert number is not None
     assert "A typo." in waivers
+    assert 'datetime="2099-02-01T00:00:00Z"' in waivers  # the field says: last day
     revoke = {**form_of(browser, "/account"), "id": number[1]}
     assert browser.post("/review/waivers", revoke).status_code == 303
     assert "revoked" in browser.get("/review/waivers").text

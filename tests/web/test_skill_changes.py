@@ -118,12 +118,12 @@ def test_a_draft_is_submitted(author: Author) -> None:
 def test_problems_are_at_their_fields(author: Author) -> None:
     token = author.browser.fields(author.page)["form_token"]
     for fields, text in (
-        ({"action": "yank", "reason": " "}, "Say why you yank this version."),
-        ({"action": "yank", "reason": "x" * 2001}, "This text has 2001 characters."),
-        ({"action": "set_label", "label": "1.0"}, "This is not a label"),
-        ({"action": "deprecate", "message": ""}, "Say what users should know."),
+        ({"action": "yank", "reason": " "}, "'reason' is blank. Write a sentence."),
+        ({"action": "yank", "reason": "x" * 2001}, "'reason' is not valid"),
+        ({"action": "set_label", "label": "1.0"}, "'1.0' is not a label"),
+        ({"action": "deprecate", "message": " "}, "'message' is blank. Write a sentence."),
         ({"action": "deprecate", "message": "x", "successor": "Not a name"}, "Nothing was changed."),
-        ({"action": "set_visibility", "visibility": "x"}, "Choose who sees the skill."),
+        ({"action": "set_visibility", "visibility": "x"}, "'visibility' is one of namespace, private, public."),
         ({"action": "steal"}, "The form has no known action."),
     ):
         answer = author.browser.post(author.page, {"form_token": token, **fields})

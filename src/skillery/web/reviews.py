@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec import UNSET
 
 from skillery.errors import NotAllowed, NotFound, SkilleryError
@@ -139,9 +137,6 @@ async def _line(request: PageRequest, opened: Opened, finding: CheckFinding, num
 # -- The forms of the page of a decision: approve, reject, and waive a finding -----------------------------------------
 
 
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-
-
 async def decide(request: PageRequest) -> SeeOther:
     """Approve or reject the version, or waive a finding, by the action of the form. The form has the digest that the
     reviewer has read. If the version has another digest now, nothing is decided.
@@ -208,21 +203,15 @@ async def _failed(request: PageRequest, error: SkilleryError) -> SeeOther:
 
 async def _waive(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     """Create a waiver, and redirect to the findings."""
-    reason, until = form.get("reason").strip(), form.get("until").strip()
-    field = f"waive-{form.get('number')[:4]}"
-    if not reason:
-        raise FormRefused({field: "Say why this finding is acceptable."})
-    if until and not _DAY.fullmatch(until):
-        raise FormRefused({field: f"{until[:40]!r} is not a day such as 2027-01-31."})
     params = WaiveFinding(
         name=opened.name,
         rule=form.get("rule"),
-        reason=reason,
-        until=f"{until}T00:00:00Z" if until else "",
+        reason=form.get("reason"),
+        until=form.get("until").strip(),
         file=form.get("file"),
         version=opened.version if form.get("only") == "version" else "",
     )
-    with at_field(field):
+    with at_field(f"waive-{form.get('number')[:4]}"):
         await request.do(waive_finding, params)
     address = path_of("review", f"{opened.name}@{opened.version}")
     return SeeOther(f"{address}#findings", Done(f"The finding {form.get('rule')} is waived."))

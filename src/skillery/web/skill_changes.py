@@ -9,17 +9,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from skillery.formats.version_spec import label_problem
 from skillery.labels import labels
 from skillery.method import or_none
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle, revocations
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
-from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, Undo, path_of
-from skillery.web.skill_about import SEVERITIES, VISIBILITIES
+from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, Undo, at_field, path_of
+from skillery.web.skill_about import VISIBILITIES
 from skillery.web.skill_opened import Opened, open_version, page_of, reader_of
 
-_MOST_REASON = 2000
 Action = Callable[[PageRequest, Opened, Form], Awaitable[SeeOther]]
 
 
@@ -50,11 +48,10 @@ async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
 
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
-    reason = _text(form, "reason", "Say why you yank this version.")
-    severity = next((key for key in SEVERITIES if key == (form.get("severity") or "broken")), None)
-    if severity is None:
-        raise FormRefused({"severity": "The form has an unknown severity. Use the fields of this page."})
-    params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason, severity=severity)
+    severity: Any = form.get("severity") or "broken"
+    params = revocations.YankVersion(
+        name=opened.name, version=opened.version, reason=form.get("reason"), severity=severity
+    )
     await request.do(revocations.yank_version, params)
     # Only another reviewer withdraws an advisory that is more severe.
     undo = {"action": "unyank"} if severity == "broken" else None
@@ -69,9 +66,8 @@ async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
 
 
 async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
-    message = _text(form, "message", "Say what users should know.")
-    before = or_none(opened.skill.deprecated)
-    params = lifecycle.DeprecateSkill(name=opened.name, message=message, successor=form.get("successor").strip())
+    before, successor = or_none(opened.skill.deprecated), form.get("successor").strip()
+    params = lifecycle.DeprecateSkill(name=opened.name, message=form.get("message"), successor=successor)
     await request.do(lifecycle.deprecate_skill, params)
     undo = _deprecate_again(before) if before else {"action": "undeprecate"}
     return _done(opened, f"{opened.name} is deprecated.", undo)
@@ -89,10 +85,9 @@ def _deprecate_again(before: Deprecation) -> dict[str, str]:
 
 async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label").strip()
-    problem = label_problem(label)
-    if problem:
-        raise FormRefused({"label": f"This is not a label: {problem}."})
-    moved = await request.do(labels.set_label, labels.SetLabel(name=opened.name, label=label, version=opened.version))
+    params = labels.SetLabel(name=opened.name, label=label, version=opened.version)
+    with at_field("label"):
+        moved = await request.do(labels.set_label, params)
     before = moved.previous
     text = f"{label} moved from {before} to {opened.version}." if before else f"{label} is {opened.version}."
     return _done(opened, text, {"action": "rollback_label" if before else "remove_label", "label": label})
@@ -115,24 +110,9 @@ async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> See
 
 async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     visibility: Any = form.get("visibility")
-    if visibility not in VISIBILITIES:
-        raise FormRefused({"visibility": "Choose who sees the skill."})
-    before = opened.skill.visibility
-    if before == visibility:
-        return _done(opened, f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}.")
     await request.do(lifecycle.set_visibility, lifecycle.SetVisibility(name=opened.name, visibility=visibility))
-    undo = {"action": "set_visibility", "visibility": before}
+    undo = {"action": "set_visibility", "visibility": opened.skill.visibility}
     return _done(opened, f"{opened.name} is visible to {VISIBILITIES[visibility]}.", undo)
-
-
-def _text(form: Form, field: str, message: str) -> str:
-    """Return a required text of the form. Raise FormRefused with `message` if it is empty, or if it is too long."""
-    text = form.get(field).strip()
-    if not text:
-        raise FormRefused({field: message})
-    if len(text) > _MOST_REASON:
-        raise FormRefused({field: f"This text has {len(text)} characters. The limit is {_MOST_REASON}."})
-    return text
 
 
 _ACTIONS: dict[str, Action] = {
