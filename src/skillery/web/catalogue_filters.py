@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote_plus
 
 from skillery.formats.media_types import SkillLanguage
 from skillery.skills.catalogue_counts import Facets, FacetValue
-from skillery.skills.catalogue_filters import CHOICES, FLAGS, CatalogueFilter, Facts, filter_of
+from skillery.skills.catalogue_filters import CHOICES, FLAGS, MOST_TAGS, CatalogueFilter, Facts, filter_of
 
 ROWS = 20
-CONTENTS = {"instructions": "instructions only", "scripts": "instructions and scripts", "action": "an action"}
-LICENCES = {"other": "another licence", "none": "not stated"}
 LANGUAGES = {"python": "Python", "javascript": "Node.js", "bash": "Shell", "markdown": "Markdown"}
 STATUSES = {
     "published": "published",
@@ -24,8 +22,25 @@ STATUSES = {
 }
 SEARCHED_STATUSES = ("published", "deprecated")
 """The statuses that a search can filter by, because a search covers only the latest versions of skills."""
+
+
+class Filter(NamedTuple):
+    """A filter by one text: the name of its facet and param, its title, and the words of its values."""
+
+    facet: str
+    title: str
+    words: Mapping[str, str]
+
+
+CONTENTS = {"instructions": "instructions only", "scripts": "instructions and scripts", "action": "an action"}
+TEXTS = {
+    "contains": Filter("contains", "Contains", CONTENTS),
+    "lang": Filter("language", "Language", LANGUAGES),
+    "licence": Filter("licence", "Licence", {"other": "another licence", "none": "not stated"}),
+    "status": Filter("status", "Status", STATUSES),
+}
+"""The filters by one text, by their field of the address."""
 SORTS = {"best": "best match", "newest": "newest", "used": "most used", "name": "name"}
-MOST_TAGS = 16
 MOST_QUERY = 200
 
 
@@ -65,10 +80,9 @@ class Filters(NamedTuple):
         params = {
             **search,
             "namespace": self.ns or None,
-            "language": self.lang or None,
             "tags": list(self.tags) or None,
-            "status": self.status or None,
-            **dict(self._values()),
+            **{text.facet: getattr(self, name) or None for name, text in TEXTS.items()},
+            **{name: FLAGS[name].offered for name in self.flags},
             "sort": self.order,
             "limit": ROWS,
         }
@@ -76,17 +90,14 @@ class Filters(NamedTuple):
 
     def of_versions(self) -> CatalogueFilter:
         """Return the filter of versions without the status. Raise InvalidParams if a tag is invalid."""
-        facts = Facts(language=cast(SkillLanguage, self.lang), flags=self._values())
+        flags = [(name, FLAGS[name].offered) for name in self.flags]
+        choices = [(name, getattr(self, name)) for name in CHOICES if getattr(self, name)]
+        facts = Facts(language=cast(SkillLanguage, self.lang), flags=(*flags, *choices))
         return filter_of(self.ns, "", self.tags, facts)
-
-    def _values(self) -> tuple[tuple[str, bool | str], ...]:
-        """Return the names and values of the flags and choices that are set."""
-        choices = ((name, getattr(self, name)) for name in CHOICES)
-        return *((name, FLAGS[name].offered) for name in self.flags), *(choice for choice in choices if choice[1])
 
     def fields(self) -> list[tuple[str, str]]:
         """Return the fields of the address as pairs of name and value. Empty fields are left out."""
-        texts = ((name, getattr(self, name)) for name in ("q", "ns", *CHOICES, "lang", "status"))
+        texts = ((name, getattr(self, name)) for name in ("q", "ns", *TEXTS))
         flags = [(name, _field(name)) for name in self.flags]
         return [field for field in (*texts, *flags, ("sort", self.sort)) if field[1]] + [
             ("tag", tag) for tag in self.tags
@@ -111,14 +122,11 @@ class Filters(NamedTuple):
 
     def set_filters(self) -> list[tuple[str, str]]:
         """Return a pair for each filter that is set: its words, and the address without it."""
-        words = {
-            "ns": f"namespace {self.ns}",
-            "contains": CONTENTS.get(self.contains, ""),
-            "licence": f"licence {LICENCES.get(self.licence, self.licence)}",
-            "lang": LANGUAGES.get(self.lang, self.lang),
-            "status": STATUSES.get(self.status, self.status),
-        }
-        filters = [(text, self.address(**{field: ""})) for field, text in words.items() if getattr(self, field)]
+        filters = [(f"namespace {self.ns}", self.address(ns=""))] if self.ns else []
+        for name, text in TEXTS.items():
+            if value := getattr(self, name):
+                words = text.words.get(value, value)
+                filters.append((f"licence {words}" if name == "licence" else words, self.address(**{name: ""})))
         filters += [(FLAGS[name].words, self.toggled("flags", name)) for name in self.flags]
         return filters + [(f"tag {tag}", self.toggled("tags", tag)) for tag in self.tags]
 
@@ -131,24 +139,16 @@ def _field(flag: str) -> str:
 def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
     """Return the filters of an address. Unknown values are left out. `tags` are the values of the field `tag`."""
     q = " ".join(query.get("q", "").split())[:MOST_QUERY].replace("\x00", "")
-    statuses = SEARCHED_STATUSES if q else tuple(STATUSES)
+    known: dict[str, Collection[str]] = {"sort": SORTS, **{name: text.words for name, text in TEXTS.items()}}
+    if q:
+        known["status"] = SEARCHED_STATUSES
     return Filters(
         q=q,
         ns=query.get("ns", "").strip().strip("."),
-        contains=_known(query, "contains", CONTENTS),
-        licence=query.get("licence", "").strip()[:40],
-        lang=_known(query, "lang", LANGUAGES),
-        status=_known(query, "status", statuses),
         flags=tuple(name for name in FLAGS if query.get(name) == _field(name)),
-        sort=_known(query, "sort", SORTS),
         tags=tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))[:MOST_TAGS],
-    )
-
-
-def _known(query: Mapping[str, str], name: str, values: Any) -> str:
-    """Return the value of a field, or "" if it is not one of `values`."""
-    value = query.get(name, "")
-    return value if value in values else ""
+        **{name: query[name] for name, values in known.items() if query.get(name) in values},
+    )._replace(licence=query.get("licence", "").strip()[:40])
 
 
 class Choice(NamedTuple):
@@ -171,32 +171,24 @@ def facets_of(filters: Filters, facets: Facets) -> list[tuple[str, list[Choice]]
 
     Filters that would select nothing are left out.
     """
+    contents, *others = ((text.title, _choices(filters, facets, name)) for name, text in TEXTS.items())
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
-    licences = facets.of("licence")
-    named = [str(facet.value) for facet in licences]
-    groups = {
-        "Contains": _choices(filters, facets.of("contains"), "contains", CONTENTS),
-        "Trust": trust,
-        "Language": _choices(filters, facets.language, "lang", LANGUAGES),
-        "Licence": _choices(filters, licences, "licence", {name: LICENCES.get(name, name) for name in named}),
-        "Status": _choices(filters, facets.status, "status", STATUSES),
-    }
-    return [(title, choices) for title, choices in groups.items() if choices]
+    return [(title, choices) for title, choices in (contents, ("Trust", trust), *others) if choices]
 
 
-def _choices(filters: Filters, counts: list[FacetValue], field: str, words: Mapping[str, str]) -> list[Choice]:
-    """Return the choices of the filter `field`. `words` are the words of each value.
-
-    A value that all skills of the page have selects nothing, and is left out.
+def _choices(filters: Filters, facets: Facets, field: str) -> list[Choice]:
+    """Return the choices of a filter by a text. A value that all skills of the page have selects nothing, and is left
+    out.
     """
-    current = getattr(filters, field)
-    numbers = {str(facet.value): facet.count for facet in counts if str(facet.value) in words}
+    current, words = getattr(filters, field), TEXTS[field].words
+    numbers = {str(facet.value): facet.count for facet in facets.of(TEXTS[field].facet)}
+    has_several = len(numbers) > 1
     if current:
         numbers.setdefault(current, 0)
     return [
         _choice(filters, field, value, words.get(value, value), number)
         for value, number in numbers.items()
-        if value == current or len(counts) > 1
+        if value == current or has_several
     ]
 
 
