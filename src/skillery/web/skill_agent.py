@@ -38,21 +38,22 @@ class AgentCard(NamedTuple):
     """The clients that can use a version, and the lines for one of them."""
 
     titles: dict[str, str]
-    client: str
+    key: str
+    client: Client | None
+    """The agent client with this key, or None for a shell, a program or a lock file."""
+    server: Server
+    opened: Opened
+    """The version that the lines use."""
+    tools: Sequence[ToolRow]
     blocks: list[Block]
-    warning: str = ""
-    """The reason why the client does not get this version, or ""."""
-    package: str = ""
-    """The Python package that the lines need, or ""."""
-    note: str = ""
-    link: str = ""
+    link: str
     """The address that opens the client, and adds the MCP server there. Else ""."""
 
     def kept_choice(self, request: PageRequest) -> tuple[Header, ...]:
         """Return the header that keeps the client that the address names."""
-        if request.query.get("client") != self.client:
+        if request.query.get("client") != self.key:
             return ()
-        return (request.visit.cookies.setting(CLIENT_COOKIE, self.client, _YEAR),)
+        return (request.visit.cookies.setting(CLIENT_COOKIE, self.key, _YEAR),)
 
 
 class _Call(NamedTuple):
@@ -70,8 +71,7 @@ async def read_agent_card(request: PageRequest, opened: Opened, tools: Sequence[
     if opened.skill.status != "yanked" or latest is None:
         return _card(request, opened, tools)
     current = opened._replace(skill=await describe(request, opened.name, latest))
-    warning = f"Version {opened.version} is yanked. These lines use {latest}."
-    return _card(request, current, await shown_tools(request, current))._replace(warning=warning)
+    return _card(request, current, await shown_tools(request, current))
 
 
 def _card(request: PageRequest, opened: Opened, tools: Sequence[ToolRow]) -> AgentCard:
@@ -87,20 +87,9 @@ def _card(request: PageRequest, opened: Opened, tools: Sequence[ToolRow]) -> Age
     titles = {key: client.title for key, client in agents.items()} | OTHERS
     wanted = (request.query.get("client"), cookie_of(request.headers, CLIENT_COOKIE), "claude")
     key = next((client for client in wanted if client in titles), "shell")
-    warning = _withheld(opened.skill.status)
-    if key not in agents:
-        package = {"python": "skillery-client", "curl": ""}.get(key, "skillery")
-        return AgentCard(titles, key, _other_blocks(key, server, opened, tools), warning, package)
-    client = agents[key]
-    return AgentCard(
-        titles,
-        key,
-        _agent_blocks(key, client, server),
-        _other_version(client, opened, tools) or warning,
-        "skillery" if server.needs_login or client.skills_as != "folders" else "",
-        _note(client, server, opened, tools),
-        client.plan(server).link,
-    )
+    client = agents.get(key)
+    blocks = _agent_blocks(key, client, server) if client else _other_blocks(key, server, opened, tools)
+    return AgentCard(titles, key, client, server, opened, tools, blocks, client.plan(server).link if client else "")
 
 
 def _gets(client: Client, opened: Opened) -> bool:
@@ -130,40 +119,6 @@ def _agent_blocks(key: str, client: Client, server: Server) -> list[Block]:
 
 def _login(server: Server) -> list[str]:
     return [f"skillery login --url {server.url}"] if server.needs_login else []
-
-
-def _note(client: Client, server: Server, opened: Opened, tools: Sequence[ToolRow]) -> str:
-    sentences = ["No settings file contains the token."] if server.needs_login else []
-    if client.plan(server).link:
-        log_in = " Log in before you use it." if server.needs_login else ""
-        sentences.append(f"The link needs skillery in the PATH of {client.title}.{log_in}")
-    if client.title == "VS Code":
-        sentences.append("The commands write settings for the current folder.")
-    if tools and client.skills_as != "folders":
-        shown = f"tool {tools[0].name}" if len(tools) == 1 else f"{len(tools)} tools of {opened.name}"
-        sentences.append(f"The client then has the {shown}.")
-    elif not client.skills_as:
-        sentences.append(f"Then ask your agent for the skill {opened.name}, version {opened.version}.")
-    return " ".join(sentences)
-
-
-def _other_version(client: Client, opened: Opened, tools: Sequence[ToolRow]) -> str:
-    """Return a warning if the client gets another version than the one of the page, else ""."""
-    latest = opened.facts.latest
-    if latest == opened.version:
-        return ""
-    if client.skills_as:
-        return f"{client.title} gets the latest version, {latest}. This page shows another."
-    if tools and latest is None:
-        return "MCP offers the tools of the latest version, and no version of this skill is the latest yet."
-    return f"MCP offers the tools of the latest version, {latest}. This page shows another." if tools else ""
-
-
-def _withheld(status: str) -> str:
-    """Return the reason why only few callers can use a version of this status, or ""."""
-    if status in {"draft", "in_review"}:
-        return "Only its author and reviewers can use this version until a reviewer approves it."
-    return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
 
 
 def _other_blocks(key: str, server: Server, opened: Opened, tools: Sequence[ToolRow]) -> list[Block]:
