@@ -18,7 +18,6 @@ from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_r
 from skillery.runs.queries import args_of
 from skillery.runs.remedies import Remedy, remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
-from skillery.web.display import duration
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.run_form import again_of
 from skillery.web.run_log import first_log
@@ -54,7 +53,6 @@ async def show_run(request: PageRequest) -> Page:
         "address": path_of("runs", run.run_id),
         "stages": stages_of(run),
         "limits": limits,
-        "weaker": WEAKER,
         "shown": shown,
         "code_at": code,
         "remedy": remedy,
@@ -130,37 +128,21 @@ async def change_run(request: PageRequest) -> SeeOther:
 
 
 MEBIBYTE = 1 << 20
-LIMITS = {
-    "timeout_ms": "Time",
-    "memory_mb": "Memory",
-    "processes": "Processes",
-    "disk_mb": "Files in /workspace",
-    "cpus": "Processors",
-    "tmp_mb": "Files in /tmp",
-    "blobs_mb": "Blobs",
-    "log_kb": "Log",
-}
-_UNITS = {"memory_mb": "MiB", "disk_mb": "MiB", "tmp_mb": "MiB", "blobs_mb": "MiB", "log_kb": "KiB"}
-WEAKER = {
-    "isolation": "This server runs code without isolation: the code can do what the server can do.",
-    "memory_tree": "This host has no control group for memory, so the server checks the memory of a run less exactly.",
-    "landlock": "The kernel of this host has no Landlock, so the paths of the run are protected less strictly.",
-    "processes": "This host does not enforce the limit of processes.",
-    "cpus": "This host does not enforce the limit of processors.",
-    "disk": "This host does not enforce the size of the files of a run.",
-    "disk_files": "This host does not enforce the number of files of a run.",
-    "network": "This host does not enforce the network permissions of a run.",
-}
-"""A sentence for each value of `degraded`."""
+LIMITS = ("timeout_ms", "memory_mb", "processes", "disk_mb", "cpus", "tmp_mb", "blobs_mb", "log_kb")
+"""The limits on the page, in order."""
 
 
 class Limit(NamedTuple):
-    """A limit and its use as texts. `used` is "" if the use is not measured. `share` is in percent."""
+    """A limit and its use, in the unit of the limit. `used` is None if the use is not measured."""
 
-    words: str
-    used: str
-    allowed: str
-    share: float
+    key: str
+    allowed: float
+    used: float | None
+
+    @property
+    def share(self) -> float:
+        """The used part of the limit in percent, at most 100."""
+        return round(min(100.0, 100 * self.used / self.allowed), 1) if self.used and self.allowed else 0.0
 
 
 def stages_of(run: RunRecord) -> dict[str, float]:
@@ -188,21 +170,7 @@ def limits_of(run: RunRecord) -> list[Limit]:
     sizes = {"memory_mb": used.memory_bytes, "disk_mb": used.disk_bytes} if used else {}
     amounts: dict[str, float | None] = {key: None if size is None else size / MEBIBYTE for key, size in sizes.items()}
     amounts |= {"timeout_ms": run.duration_ms, "processes": used.processes if used else None}
-    return [_limit(key, words, limits[key], amounts.get(key)) for key, words in LIMITS.items() if key in limits]
-
-
-def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
-    """Return a limit with its use as texts. A small use or a large limit gets a better unit."""
-    share = 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)
-    if key == "timeout_ms":
-        return Limit(words, "" if used is None else duration(used), f"{allowed / 1000:g} s", share)
-    unit = _UNITS.get(key, "")
-    if unit == "KiB" and allowed >= 1024 and used is None:
-        allowed, unit = allowed / 1024, "MiB"
-    used_text = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
-    if used and used < 1 and unit == "MiB":
-        used_text = f"{used * 1024:.0f} KiB"
-    return Limit(words, used_text, f"{allowed:g} {unit}".strip(), share)
+    return [Limit(key, limits[key], amounts.get(key)) for key in LIMITS if key in limits]
 
 
 # -- `/runs`: the runs of the caller, newest first. Admins see the runs of all identities ------------------------------
