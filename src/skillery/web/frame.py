@@ -233,7 +233,7 @@ class PageRequest:
 
     def is_own_form(self, tokens: list[str]) -> bool:
         """Return whether a form belongs to the session. `tokens` are the values of its field `form_token`."""
-        return len(tokens) == 1 and self.site.signer.is_form_token(self.visit.secret or "", tokens[0])
+        return len(tokens) == 1 and self.site.core.signer.is_form_token(self.visit.secret or "", tokens[0])
 
     @property
     def typed(self) -> Form:
@@ -251,7 +251,7 @@ class PageRequest:
 
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` in a form of this page."""
-        return self.site.signer.form_token(self.visit.secret or "")
+        return self.site.core.signer.form_token(self.visit.secret or "")
 
 
 Handler = Callable[[PageRequest], Awaitable[Answer]]
@@ -339,6 +339,6 @@ async def _without_session(site: Site, scope: Any, headers: dict[str, str]) -> I
     """
     without_token = {name: value for name, value in headers.items() if name != "authorization"}
     try:
-        return await site.authenticator.authenticate(Credentials(without_token, address_of(scope)))
+        return await site.core.identities.authenticator.authenticate(Credentials(without_token, address_of(scope)))
     except NotAuthenticated:
         return None

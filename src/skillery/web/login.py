@@ -207,7 +207,7 @@ async def begin_login(request: PageRequest) -> SeeOther:
     start = await login.begin_login(callback)
     until = datetime.now(UTC).timestamp() + LOGIN_SECONDS
     begun = _Unfinished(name, callback, dict(start.kept), safe_next(request.query.get("next", "")), until)
-    value = request.site.signer.signed(msgspec.json.encode(begun))
+    value = request.site.core.signer.signed(msgspec.json.encode(begun))
     return SeeOther(start.address, headers=(cookies.setting(cookies.login, value, LOGIN_SECONDS),))
 
 
@@ -244,7 +244,7 @@ def _login(request: PageRequest) -> tuple[str, LogsInBrowsers]:
 
 def _unfinished_of(request: PageRequest) -> _Unfinished | None:
     """Return the login that has begun in this browser, or None if there is none or if it has expired."""
-    value = request.site.signer.verified(cookie_of(request.headers, request.visit.cookies.login) or "")
+    value = request.site.core.signer.verified(cookie_of(request.headers, request.visit.cookies.login) or "")
     if value is None:
         return None
     try:

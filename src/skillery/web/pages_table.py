@@ -117,7 +117,7 @@ def make_pages(site: Site) -> list[Route]:
     return [
         *login.login_routes(site),
         Route(STATIC, site.assets.answer, (), is_mount=True, is_guarded=False),
-        Route(ICON, site.assets.answer_icon, (), is_guarded=False),
+        Route(ICON, site.assets.answer, (), is_guarded=False),
         catalogue.with_links(start),
         *(page_route(site, row) for row in rows),
     ]

@@ -16,7 +16,7 @@ from skillery.http.requests import send_bytes, send_stream
 from skillery.skills.insight import has_insight
 from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
-from skillery.web.site import Site, accepts_gzip
+from skillery.web.site import Site, accepts_gzip, compiled_templates
 from skillery.web.views.kinds import BINARY, HEAD_BYTES, SVG, TEXT, ContentKind, disposition, framed_kind, kind_of
 from skillery.web.visits import Header, cookie_of
 
@@ -92,7 +92,7 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     done, dropped = _done_of(request)
     waiting = await waiting_reviews(request)
     values = {**_frame_values(request, page, nonce, done), "reviews_waiting": waiting, **page.values}
-    text = request.site.templates.get_template(page.template).render(values).encode()
+    text = compiled_templates().get_template(page.template).render(values).encode()
     headers = [*page_headers(nonce), *dropped, *page.headers]
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
         text = gzip.compress(text, 4, mtime=0)
@@ -152,7 +152,7 @@ def has_login(site: Site) -> bool:
 
 def _done_cookie(request: PageRequest, done: Done) -> Header:
     """Return the header that stores the message about a change for the next page."""
-    text = request.site.signer.signed(msgspec.json.encode(done))
+    text = request.site.core.signer.signed(msgspec.json.encode(done))
     return request.visit.cookies.setting(DONE_COOKIE, text, DONE_SECONDS)
 
 
@@ -161,7 +161,7 @@ def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
     text = cookie_of(request.headers, DONE_COOKIE)
     if text is None:
         return None, []
-    value = request.site.signer.verified(text)
+    value = request.site.core.signer.verified(text)
     dropped = [request.visit.cookies.dropping(DONE_COOKIE)]
     try:
         return (msgspec.json.decode(value, type=Done) if value is not None else None), dropped

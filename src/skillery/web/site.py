@@ -14,13 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from skillery.backends import Authenticator
 from skillery.context.worker_pool import WorkerPool
 from skillery.http.gate import Gate
 from skillery.http.health import ServerState
 from skillery.http.requests import HttpRefusal, only, send_bytes
 from skillery.http.run_streams import OpenStreams, RunStreams
-from skillery.identity.web_sessions import Signer, WebSessions
+from skillery.identity.web_sessions import WebSessions
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.runs.remedies import explained
@@ -43,11 +42,12 @@ _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-
 
 
 class _Asset(NamedTuple):
-    """A file with its media type. `compressed` is its content in gzip."""
+    """A file with its media type, and how long browsers keep it. `compressed` is its content in gzip."""
 
     kind: str
     content: bytes
     compressed: bytes
+    kept: str
 
 
 class Assets:
@@ -58,14 +58,16 @@ class Assets:
             "style.css": b"\n".join(_contents_of("styles")),
             "skillery.js": b"\n;\n".join([_htmx(), *_contents_of("scripts")]),
         }
-        self._icon = (_FOLDER / "favicon.ico").read_bytes()
         self._by_address: dict[str, _Asset] = {}
         self._addresses: dict[str, str] = {}
         for name, content in contents.items():
-            address = f"{STATIC}/{sha256(content).hexdigest()[:16]}/{name}"
+            self._addresses[name] = f"{STATIC}/{sha256(content).hexdigest()[:16]}/{name}"
             kind = _KINDS[name.rpartition(".")[2]]
-            self._by_address[address] = _Asset(kind, content, gzip.compress(content, 9, mtime=0))
-            self._addresses[name] = address
+            self._add(self._addresses[name], kind, content, "max-age=31536000, immutable")
+        self._add(ICON, "image/x-icon", (_FOLDER / "favicon.ico").read_bytes(), "max-age=604800")
+
+    def _add(self, address: str, kind: str, content: bytes, kept: str) -> None:
+        self._by_address[address] = _Asset(kind, content, gzip.compress(content, 9, mtime=0), f"public, {kept}")
 
     def address(self, name: str) -> str:
         """Return the path of the asset `name`, for example "style.css". Raise KeyError for an unknown name."""
@@ -79,7 +81,7 @@ class Assets:
         if asset is None:
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this file does not exist", "not_found", "Reload the page."))
         headers_of_asset = [
-            ("cache-control", "public, max-age=31536000, immutable"),
+            ("cache-control", asset.kept),
             ("cross-origin-resource-policy", "same-origin"),
             ("vary", "Accept-Encoding"),
         ]
@@ -87,15 +89,6 @@ class Assets:
             await send_bytes(send, 200, asset.compressed, asset.kind, [*headers_of_asset, ("content-encoding", "gzip")])
         else:
             await send_bytes(send, 200, asset.content, asset.kind, headers_of_asset)
-
-    async def answer_icon(self, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
-        """Send the icon. After the first page of a server, browsers request the icon once, without a link to it."""
-        only(scope, "GET", "HEAD")
-        headers_of_icon = [
-            ("cache-control", "public, max-age=604800"),
-            ("cross-origin-resource-policy", "same-origin"),
-        ]
-        await send_bytes(send, 200, self._icon, "image/x-icon", headers_of_icon)
 
 
 def accepts_gzip(headers: dict[str, str]) -> bool:
@@ -178,10 +171,6 @@ class Site(NamedTuple):
 
     core: Core
     gate: Gate
-    authenticator: Authenticator
-    sessions: WebSessions
-    signer: Signer
-    templates: Environment
     assets: Assets
     texts: RenderedTexts
     public_pages: bool
@@ -189,21 +178,16 @@ class Site(NamedTuple):
     streams: RunStreams
     state: ServerState
 
+    @property
+    def sessions(self) -> WebSessions:
+        """The sessions of browsers."""
+        return self.core.identities.sessions
+
 
 def open_site(
     core: Core, gate: Gate, streams: OpenStreams, state: ServerState, workers: WorkerPool, public_pages: bool
 ) -> Site:
     """Return the parts for pages. Compile all templates."""
-    return Site(
-        core=core,
-        gate=gate,
-        authenticator=core.identities.authenticator,
-        sessions=core.identities.sessions,
-        signer=core.signer,
-        templates=compiled_templates(),
-        assets=Assets(),
-        texts=RenderedTexts(workers),
-        public_pages=public_pages,
-        streams=RunStreams(core.following, streams),
-        state=state,
-    )
+    compiled_templates()
+    streams_of_runs = RunStreams(core.following, streams)
+    return Site(core, gate, Assets(), RenderedTexts(workers), public_pages, streams_of_runs, state)
