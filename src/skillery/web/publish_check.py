@@ -18,11 +18,12 @@ from skillery.errors import Busy, SkilleryError, Unavailable, VersionExists
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.names import parse_namespace
+from skillery.formats.semver import Version
 from skillery.formats.texts import MOST_TEXT_BYTES
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import MOST_LINED, DiffSide, FileFacts, compare_versions
 from skillery.formats.version_diffs import Compared as Side
-from skillery.formats.wording import problems_of
+from skillery.formats.wording import Problem, problems_of
 from skillery.identity import access
 from skillery.importing import ImportOptions, SkillReport, Summary
 from skillery.method import or_none
@@ -36,7 +37,6 @@ from skillery.web.uploads import (
     MOST_BYTES,
     MOST_FILES,
     Bundle,
-    Entry,
     find_bundle,
     is_multipart,
     keep_bundle,
@@ -47,16 +47,6 @@ from skillery.web.uploads import (
 
 
 _VERSION = re.compile(r'^version\s*=\s*(["\']).*?\1', re.MULTILINE)
-
-
-class Problem(NamedTuple):
-    """A problem of an upload. `text` is the line in the file, and `advice` is TOML to write instead."""
-
-    message: str
-    file: str
-    line: int | None
-    text: str
-    advice: str
 
 
 class Checked(NamedTuple):
@@ -71,7 +61,7 @@ class Checked(NamedTuple):
     """The `data` of the error of check_skill, with findings and examples."""
     compared: Compared | None = None
     """The changes since an earlier version, or None if the upload has no valid manifest."""
-    next_versions: Sequence[str] = ()
+    next_versions: Sequence[Version] = ()
     """Free versions, if the version of the upload exists already."""
 
 
@@ -80,25 +70,22 @@ def params_of(bundle: Bundle) -> CheckSkill:
 
     Raise InvalidManifest if skill.toml is not valid TOML.
     """
-    manifest = toml_manifest(bundle.find("skill.toml") or b"")
-    skill_md = (bundle.find("SKILL.md") or b"").decode("utf-8", "replace")
     files = []
-    for file in bundle.files:
+    for path, content in bundle.files.items():
         try:
-            files.append(SkillFile(file.path, file.content.decode("utf-8")))
+            files.append(SkillFile(path, content.decode("utf-8")))
         except UnicodeDecodeError:
-            files.append(SkillFile(file.path, base64.b64encode(file.content).decode(), "base64"))
-    return CheckSkill(manifest=manifest, skill_md=skill_md, files=files)
+            files.append(SkillFile(path, base64.b64encode(content).decode(), "base64"))
+    manifest = toml_manifest(bundle.files.get("skill.toml", b""))
+    return CheckSkill(manifest=manifest, skill_md=bundle.text(SKILL_MD), files=files)
 
 
 def with_version(bundle: Bundle, version: str) -> Bundle:
     """Return the upload with another version in skill.toml. Raise ValueError if skill.toml has no line to change."""
-    text = (bundle.find("skill.toml") or b"").decode("utf-8")
-    changed = _VERSION.sub(f'version = "{version}"', text, count=1)
+    changed = _VERSION.sub(f'version = "{version}"', bundle.text("skill.toml"), count=1)
     if tomllib.loads(changed).get("version") != version:
         raise ValueError("skill.toml has no line with the version")
-    files = [Entry(file.path, changed.encode()) if file.path == "skill.toml" else file for file in bundle.files]
-    return Bundle(files, bundle.skipped)
+    return Bundle({**bundle.files, "skill.toml": changed.encode()}, bundle.skipped)
 
 
 async def check(request: PageRequest, bundle: Bundle) -> Checked:
@@ -106,8 +93,7 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
     try:
         params = await asyncio.to_thread(params_of, bundle)
     except SkilleryError as error:
-        line = getattr(error, "data", {}).get("line")
-        return Checked(problems=[_problem(bundle, str(error), {"file": "skill.toml", "line": line})])
+        return Checked(problems=[Problem(str(error), file="skill.toml", line=error.data.get("line"))])
     name, version = str(params.manifest.get("name", "")), str(params.manifest.get("version", ""))
     try:
         result = await request.do(check_skill, params)
@@ -121,39 +107,24 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
         failure = msgspec.to_builtins(error.data)
         problems = []
         if failure.get("problems"):
-            problems = [_problem(bundle, problem.message, problem.as_data()) for problem in problems_of(error)]
+            problems = problems_of(error)
         elif not failure.get("findings"):
-            problems = [_problem(bundle, message_of(error), failure)]
-        free = _next_versions(str(failure.get("next_version", version))) if isinstance(error, VersionExists) else ()
+            problems = [Problem(message_of(error), *map(failure.get, ("path", "file", "line", "toml")))]
+        problems = [_located(bundle, problem) for problem in problems]
+        free: list[Version] = []
+        if isinstance(error, VersionExists):
+            patch = Version.parse(failure["next_version"])
+            free = [patch, patch.next_minor(), patch.next_major()]
         compared = await _compared(request, bundle, params.manifest, None)
         return Checked(name, version, problems, None, failure, compared, free)
 
 
-def _problem(bundle: Bundle, message: str, data: Mapping[str, Any]) -> Problem:
-    """Return a problem with the line of its file. If only a path in skill.toml is known, find its line.
-
-    `data` may have file, line, path and toml, as the data of an error.
-    """
-    file = str(data.get("file") or "skill.toml")
-    line = data.get("line")
-    path = data.get("path")
-    if line is None and path and not data.get("file"):
-        source = (bundle.find("skill.toml") or b"").decode("utf-8", "replace")
-        line = line_of(lines_of(source, ancestors({path})), path)
-    text = ""
-    if isinstance(line, int):
-        lines = (bundle.find(file) or b"").decode("utf-8", "replace").splitlines()
-        text = lines[line - 1][:400] if 0 < line <= len(lines) else ""
-    return Problem(message, file, line, text, str(data.get("toml") or ""))
-
-
-def _next_versions(patch: str) -> list[str]:
-    """Return the next patch, minor and major version. `patch` is the next patch version."""
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", patch)
-    if match is None:
-        return [patch]
-    major, minor = int(match[1]), int(match[2])
-    return [patch, f"{major}.{minor + 1}.0", f"{major + 1}.0.0"]
+def _located(bundle: Bundle, problem: Problem) -> Problem:
+    """Return a problem with its file. If only its path in skill.toml is known, find the line."""
+    line = problem.line
+    if line is None and problem.path and not problem.file:
+        line = line_of(lines_of(bundle.text("skill.toml"), ancestors({problem.path})), problem.path)
+    return replace(problem, file=problem.file or "skill.toml", line=line)
 
 
 async def _compared(request: PageRequest, bundle: Bundle, manifest: dict[str, Any], against: str | None) -> Compared:
@@ -172,21 +143,16 @@ async def _compared(request: PageRequest, bundle: Bundle, manifest: dict[str, An
         contents[path] = file.content.encode() if file.encoding == "utf-8" else base64.b64decode(file.content)
     side = DiffSide(skill.name, skill.version, skill.digest)
     before = Side(side, skill.manifest, old, lambda path: contents.get(path, b""))
-    now = Side(DiffSide(skill.name, "", ""), manifest, new, lambda path: bundle.find(path) or b"")
+    now = Side(DiffSide(skill.name, "", ""), manifest, new, lambda path: bundle.files.get(path, b""))
     diff = await COMPARISONS.run(compare_versions, before, now)
-    skill_md = (bundle.find(SKILL_MD) or b"").decode("utf-8", "replace")
-    return compared_of(diff, await differences_of(request, diff, skill_md))
+    return compared_of(diff, await differences_of(request, diff, bundle.text(SKILL_MD)))
 
 
 def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFacts]:
     """Return the facts of the uploaded files. Browsers do not say which files are executable."""
     return {
-        file.path: FileFacts(
-            hashlib.sha256(file.content).hexdigest(),
-            len(file.content),
-            file.path in old and old[file.path].executable,
-        )
-        for file in bundle.files
+        path: FileFacts(hashlib.sha256(content).hexdigest(), len(content), path in old and old[path].executable)
+        for path, content in bundle.files.items()
     }
 
 
@@ -219,9 +185,8 @@ async def show_upload(request: PageRequest) -> Page:
     upload = request.parameter("upload")
     bundle, digest = await find_bundle(request, upload)
     values_of_both: dict[str, Any] = {"address": path_of("publish", upload), "digest": digest, "bundle": bundle}
-    if bundle.find("skill.toml") is None:
-        count = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
-        values = {**values_of_both, "skills": count, "manifests": bundle.manifests}
+    if "skill.toml" not in bundle.files:
+        values = {**values_of_both, "skills": sum(path.rpartition("/")[2] == SKILL_MD for path in bundle.files)}
         return Page("publish_import.html", "Import", values, "publish")
     checked = await check(request, bundle)
     return Page("publish_check.html", "Check and publish", {**values_of_both, "checked": checked}, "publish")

@@ -178,41 +178,29 @@ MOST_BYTES = 64_000_000
 """The maximum number of bytes of an upload, and of all unpacked files in it."""
 MOST_FILES = 10_000
 KEPT = timedelta(hours=1)
-_KIND = "application/x-skillery-upload"
+_KIND = "application/x-skillery-files"
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".skill")
 _LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=MOST_BYTES, max_entries=MOST_FILES)
 _LEFT_OUT = frozenset({"__pycache__", "__MACOSX", "node_modules"})
 
 
-class Entry(msgspec.Struct):
-    """A file of an upload."""
-
-    path: str
-    content: bytes
-
-
 class Bundle(msgspec.Struct):
-    """The files of an upload. Paths are relative to the folder of the skill."""
+    """The files of an upload by path. Paths are relative to the folder of the skill."""
 
-    files: list[Entry]
+    files: dict[str, bytes]
     skipped: int = 0
     """The number of hidden files and caches that were left out."""
 
-    def find(self, path: str) -> bytes | None:
-        """Return the content of a file, or None."""
-        return next((file.content for file in self.files if file.path == path), None)
-
-    @property
-    def manifests(self) -> int:
-        """The number of files named skill.toml."""
-        return sum(file.path.rpartition("/")[2] == "skill.toml" for file in self.files)
+    def text(self, path: str) -> str:
+        """Return the content of a file as text, or "" if the upload does not have the file."""
+        return self.files.get(path, b"").decode("utf-8", "replace")
 
     def as_zip(self) -> bytes:
         """Return the files as a zip archive, for an import."""
         archive_bytes = io.BytesIO()
         with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in self.files:
-                archive.writestr(zipfile.ZipInfo(file.path), file.content)
+            for path, content in self.files.items():
+                archive.writestr(zipfile.ZipInfo(path), content)
         return archive_bytes.getvalue()
 
 
@@ -221,38 +209,37 @@ async def receive_bundle(request: PageRequest) -> Bundle:
 
     Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
     """
-    entries: list[Entry] = []
+    files: dict[str, bytes] = {}
     room = body_room.get()
 
     async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
-        if len(entries) >= MOST_FILES:
+        if len(files) >= MOST_FILES:
             raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
         gathered = bytearray()
         async for chunk in content:
             room.take(len(chunk))
             gathered += chunk
-        entries.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
+        files[file.name.replace("\\", "/")] = bytes(gathered)
         return file.name
 
     await read_multipart(request, keep, MOST_BYTES)
-    if len(entries) == 1 and entries[0].path.lower().endswith(_ARCHIVES):
+    if len(files) == 1 and next(iter(files)).lower().endswith(_ARCHIVES):
         importer = request.site.core.importer
-        with importer.temporary_file() as file:
-            await IMPORTS.run(file.write, entries[0].content)
-            async with importer.opened(file, _LIMITS) as archive:
+        with importer.temporary_file() as temporary:
+            await IMPORTS.run(temporary.write, *files.values())
+            async with importer.opened(temporary, _LIMITS) as archive:
                 room.take(sum(entry.size for entry in archive.entries))
-                entries = await IMPORTS.run(_unpacked, archive)
-    return await asyncio.to_thread(_bundle_of, entries)
+                files = await IMPORTS.run(_unpacked, archive)
+    return await asyncio.to_thread(_bundle_of, files)
 
 
-def _bundle_of(entries: list[Entry]) -> Bundle:
+def _bundle_of(files: dict[str, bytes]) -> Bundle:
     """Return the files without hidden ones and caches. A common top folder is removed from the paths."""
-    published = [entry for entry in entries if _is_kept(entry.path)]
-    paths = [entry.path for entry in published]
-    root = paths[0].partition("/")[0] if paths else ""
-    if root and all(path.startswith(f"{root}/") for path in paths):
-        published = [Entry(entry.path[len(root) + 1 :], entry.content) for entry in published]
-    return Bundle(published, len(entries) - len(published))
+    kept = {path: content for path, content in files.items() if _is_kept(path)}
+    root = next(iter(kept), "").partition("/")[0]
+    if root and all(path.startswith(f"{root}/") for path in kept):
+        kept = {path[len(root) + 1 :]: content for path, content in kept.items()}
+    return Bundle(kept, len(files) - len(kept))
 
 
 def _is_kept(path: str) -> bool:
@@ -260,9 +247,9 @@ def _is_kept(path: str) -> bool:
     return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in parts)
 
 
-def _unpacked(archive: Archive) -> list[Entry]:
+def _unpacked(archive: Archive) -> dict[str, bytes]:
     """Return the files in an archive. Links are left out. Raise InvalidArchive if a file cannot be read."""
-    return [Entry(entry.path, archive.read(entry)) for entry in archive.entries if not entry.target]
+    return {entry.path: archive.read(entry) for entry in archive.entries if not entry.target}
 
 
 async def keep_bundle(request: PageRequest, bundle: Bundle) -> str:
