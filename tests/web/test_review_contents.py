@@ -123,7 +123,7 @@ def test_a_permission_in_workspaces_needs_a_tick(team: Team) -> None:
 
     assert "May use its permissions on files of workspaces" in text_of(browser.get(team.page))
     assert decide(browser, team.page, "approve").status_code == 400
-    assert decide(browser, team.page, "approve", tick=["workspace:"]).status_code == 303
+    assert decide(browser, team.page, "approve", tick=["workspace:workspaces"]).status_code == 303
 
 
 def test_review_shows_both_pictures_and_combines_renamed_files(team: Team) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from msgspec.structs import replace
-
 from skillery.backends import Limits
-from skillery.formats.check_results import PermissionNames
-from skillery.formats.version_diffs import ManifestChange, VersionsDiff
+from skillery.formats.check_results import PermissionNames, beyond
+from skillery.formats.manifest import Permissions
+from skillery.formats.version_diffs import ManifestChange, VersionsDiff, listed_permissions
 from skillery.method import or_none
 from skillery.registry.visibility import view_of
 from skillery.skills.descriptions import Skill
@@ -18,30 +17,30 @@ from skillery.versions.checks import DiffVersions, diff_versions
 from skillery.web.differences import FileDiff
 from skillery.web.display import LIMITS, Language, limit_in_words
 from skillery.web.frame import PageRequest
-from skillery.web.skill_opened import reader_of
+from skillery.web.skill_opened import permissions_of, reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
-_IN_WORKSPACES = "Other code may have written these files."
 _NOTHING = PermissionNames()
 
 RightKind = Literal["more", "less", "same"]
 
 
 class Right(NamedTuple):
-    """A permission or a limit as a page shows it.
+    """A permission or a limit as a page shows it."""
 
-    `tick` is the value of its tick box: a reviewer confirms each new permission.
-    """
-
-    words: str
+    of: Literal["network", "secret", "workspace", "limit"]
     value: str
-    kind: RightKind = "same"
-    tick: str = ""
+    kind: RightKind
     note: str = ""
 
     @property
     def is_more(self) -> bool:
         return self.kind == "more"
+
+    @property
+    def tick(self) -> str:
+        """The value of its tick box: a reviewer confirms each new permission."""
+        return f"{self.of}:{self.value}"
 
 
 class Compared(NamedTuple):
@@ -110,23 +109,18 @@ def with_renames(diffs: Iterable[FileDiff]) -> list[FileDiff]:
 
 def first_version(manifest: dict[str, Any]) -> Compared:
     """Return the comparison of a first version: all permissions of its manifest are new."""
-    permissions, runtime = manifest.get("permissions") or {}, manifest.get("runtime") or {}
-    names = PermissionNames(tuple(permissions.get("network") or ()), tuple(permissions.get("secrets") or ()))
-    added = replace(names, workspace=runtime.get("workspace") is True and bool(names))
-    return Compared(None, rights_of(added), [], [], [], None, [], 0)
+    return Compared(None, rights_of(beyond(listed_permissions(manifest), Permissions())), [], [], [], None, [], 0)
 
 
 def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> list[Right]:
     """Return added and removed permissions in the form of a page, added ones first."""
-    rights = [Right("May send to and read from", host, "more", f"network:{host}") for host in added.network]
-    rights += [Right("May read the secret", secret, "more", f"secret:{secret}") for secret in added.secrets]
-    if added.workspace:
-        rights.append(Right("May use its permissions on files of", "workspaces", "more", "workspace:", _IN_WORKSPACES))
-    rights += [Right("No longer reaches", host, "less") for host in removed.network]
-    rights += [Right("No longer reads the secret", secret, "less") for secret in removed.secrets]
-    if removed.workspace:
-        rights.append(Right("No longer uses its permissions on files of", "workspaces", "less"))
-    return rights
+    return [*_rights("more", added), *_rights("less", removed)]
+
+
+def _rights(kind: RightKind, names: PermissionNames) -> list[Right]:
+    rights = [Right("network", host, kind) for host in names.network]
+    rights += [Right("secret", secret, kind) for secret in names.secrets]
+    return [*rights, Right("workspace", "workspaces", kind)] if names.workspace is True else rights
 
 
 # -- What a version may do and an earlier version may not: permissions, limits, packages and executable files ----------
@@ -167,20 +161,25 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     # The comparison at publishing considers several earlier versions, so it may have found more.
     further = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
     rights = [*further, *compared.rights]
-    executables = _executables(old)
+    news = {right.value for right in rights if right.is_more}
+    kept = ([name for name in listed if name not in news] for listed in permissions_of(new.manifest))
+    hosts, secrets = map(tuple, kept)
     return Dangers(
-        rights=[*await _with_uses(request, new.name, rights), *_unchanged(new.manifest, rights)],
+        rights=[
+            *await _with_uses(request, new.name, rights),
+            *_rights("same", PermissionNames(hosts, secrets)),
+        ],
         limits=_limits(new.manifest, old, request.site.core.runner.default_limits, request.language),
         packages=_packages(new, old)[:MOST_PACKAGES],
         is_locked=bool(_locked(new)),
         runtime=[change for change in compared.runtime if not change.path.startswith("runtime.limits")],
-        executables=[path for path in _executables(new) if path not in executables],
+        executables=sorted(_executables(new) - _executables(old)),
     )
 
 
 async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -> list[Right]:
     """Return the rights. New hosts get a note with the number of other skills that reach the host."""
-    hosts = [right.value for right in rights if right.is_more and right.tick.startswith("network:")]
+    hosts = [right.value for right in rights if right.is_more and right.of == "network"]
     if not hosts:
         return list(rights)
     identity = reader_of(request)
@@ -198,16 +197,6 @@ def _note_of_uses(count: int, where: str) -> str:
     return f"{count:,} other published skill{'s' * (count != 1)} {where} reach{'es' * (count == 1)} this host."
 
 
-def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Right]:
-    """Return the permissions of the manifest that are not new."""
-    permissions = manifest.get("permissions") or {}
-    news = {right.value for right in rights if right.is_more}
-    words = {"network": "Reaches", "secrets": "Reads the secret"}
-    return [
-        Right(text, value) for key, text in words.items() for value in permissions.get(key) or () if value not in news
-    ]
-
-
 def _limits(new: Mapping[str, Any], old: Skill | None, defaults: Limits, language: Language) -> list[Right]:
     """Return the limits of `new` above the defaults of this server, and those that only `old` has above them."""
     rights = []
@@ -223,7 +212,7 @@ def _limits(new: Mapping[str, Any], old: Skill | None, defaults: Limits, languag
         note = f"The default of this server is {limit_in_words(name, default, language)}."
         if kind != "same" and old:
             note += f" The earlier version has {limit_in_words(name, earlier, language)}."
-        rights.append(Right("May use", limit_in_words(name, value, language), kind=kind, note=note))
+        rights.append(Right("limit", limit_in_words(name, value, language), kind, note))
     return rights
 
 
@@ -245,6 +234,5 @@ def _packages(new: Skill, old: Skill | None) -> list[ManifestChange]:
     return sorted(packages, key=lambda package: (package.old is not None, package.new is None))
 
 
-def _executables(skill: Skill | None) -> dict[str, None]:
-    """Return the paths of executable files as the keys of a dict, in order."""
-    return {file.path: None for file in (or_none(skill.files) if skill else None) or () if file.executable}
+def _executables(skill: Skill | None) -> set[str]:
+    return {file.path for file in (or_none(skill.files) if skill else None) or () if file.executable}

@@ -43,6 +43,7 @@ from skillery.web.skill_opened import (
     number_of,
     open_version,
     page_of,
+    permissions_of,
     tools_of,
 )
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
@@ -179,10 +180,9 @@ async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) 
 
 async def _reach(request: PageRequest, opened: Opened) -> dict[str, Any]:
     """Return what a run may reach, as the template names it, and why it would not get its secrets, or ""."""
-    permissions = opened.skill.manifest.get("permissions") or {}
-    names = permissions.get("secrets") or []
+    hosts, names = permissions_of(opened.skill.manifest)
     problem = await request.site.core.runner.secrets_problem(opened.name, names) if names else ""
-    return {"hosts": permissions.get("network") or [], "secret_names": names, "secrets_problem": problem}
+    return {"hosts": hosts, "secret_names": names, "secrets_problem": problem}
 
 
 # -- `/s/{ref}/scripts/{path}`: a script with arguments, input and files -----------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
@@ -117,6 +118,12 @@ def reader_of(request: PageRequest) -> Identity:
     """Return the caller, with its development versions. Raise NotAllowed if the caller may not read."""
     access.require(request.identity, "read")
     return request.site.core.developer.overlays.of(request.identity)
+
+
+def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the hosts and the secrets that a manifest requests."""
+    permissions = manifest.get("permissions") or {}
+    return list(permissions.get("network") or ()), list(permissions.get("secrets") or ())
 
 
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:

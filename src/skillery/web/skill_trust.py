@@ -24,7 +24,7 @@ from skillery.publishing.passing import ExplainedPolicy
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skill_opened import Opened, exactly, examples_of, explain, reader_of
+from skillery.web.skill_opened import Opened, exactly, examples_of, explain, permissions_of, reader_of
 
 Sign = Literal["ok", "none", "look", "bad"]
 _LANGUAGES = {
@@ -94,7 +94,7 @@ async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, Tr
 
 async def _records(request: PageRequest, opened: Opened) -> Records:
     identity, passing = reader_of(request), request.site.core.passing
-    secrets = _permissions(opened.skill.manifest)[1]
+    secrets = permissions_of(opened.skill.manifest)[1]
     if opened.facts.created_at is None:
         return Records(None, (), 0, frozenset(), is_removed=False)
 
@@ -182,15 +182,9 @@ def _review(opened: Opened, records: Records) -> TrustFact:
     return TrustFact("none", "No review", "This server requires none for it.")
 
 
-def _permissions(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the hosts and the secrets that a manifest requests."""
-    permissions = manifest.get("permissions") or {}
-    return list(permissions.get("network") or ()), list(permissions.get("secrets") or ())
-
-
 def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -> TrustFact:
     runtime = manifest.get("runtime") or {}
-    hosts, secrets = _permissions(manifest)
+    hosts, secrets = permissions_of(manifest)
     stated = runtime.get("limits") or {}
     limits = [limit_in_words(name, stated[name], language) for name in LIMITS if name in stated]
     details = [f"Up to {', '.join(limits)}." if limits else "The default limits of this server."]
