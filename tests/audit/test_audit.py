@@ -321,6 +321,11 @@ def _revoke_key(trail: Trail) -> str:
     return key.keyid
 
 
+def _set_namespace(trail: Trail) -> str:
+    trail.ann("set_namespace", namespace=trail.name, title="Tools")
+    return trail.name
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
     "add_attestation": _add_attestation,
     "end_attestation": _end_attestation,
@@ -340,6 +345,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "undeprecate_skill": _undeprecate,
     "set_visibility": _visibility,
     "set_label": _set_label,
+    "set_namespace": _set_namespace,
     "rollback_label": _rollback_label,
     "remove_label": _remove_label,
     "waive_finding": _waive,
@@ -416,6 +422,7 @@ PARAMS: dict[str, Any] = {
     "url": "http://localhost:9",
     "blob_id": "none",
     "name": "no.such.skill",
+    "namespace": "no.such",
     "target": "no.such.skill",
     "provider": "github",
     "version": "1.0.0",

@@ -151,6 +151,7 @@ commands.sections = {
                 imports.sync,
                 authoring.schema,
                 workspaces.workspace,
+                search.namespace,
                 blobs.blob,
                 connect.mcp,
                 connect.credential,

@@ -1,4 +1,4 @@
-"""`skillery search`, `list`, `describe` and `read`: find skills and read them."""
+"""`skillery search`, `list`, `describe`, `read` and `namespace`: find skills and read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from skillery.cli.options import Target
 from skillery.cli.output import as_json, clean, is_terminal, print_fields, print_rows, print_warnings
 from skillery.cli.review import print_policy
-from skillery.cli.verbs import Table, Verb, option
+from skillery.cli.verbs import Table, Verb, changed, option, values_option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -257,4 +257,29 @@ read = Verb(
 
     A pipe or a file gets the unchanged bytes. On a terminal, control characters are escaped.
     """,
+)
+
+
+# -- `skillery namespace`: what publishers say about a namespace -------------------------------------------------------
+
+
+def _print_namespace(answer: Mapping[str, Any]) -> None:
+    pinned = ", ".join(skill["name"] for skill in answer["pinned"])
+    fields = {**answer, "sources": ", ".join(answer["sources"]), "pinned": pinned}
+    print_fields((name, value) for name, value in fields.items() if value)
+
+
+namespace = click.Group(
+    "namespace",
+    help="Show and set the texts of a namespace: title, purpose, contact of its owners, pinned skills.",
+    commands=[
+        Verb("show", "describe_namespace", _print_namespace),
+        Verb(
+            "set",
+            "set_namespace",
+            changed("set the texts of {namespace}"),
+            values_option("--pin", "pinned", "SKILL", "A skill that the page shows first; at most 6. '' removes all."),
+            help="Set texts of a namespace. Options that you omit change nothing, and '' removes a text.",
+        ),
+    ],
 )

@@ -81,6 +81,7 @@ __all__ = [
     "LockedPackage",
     "ManifestChange",
     "MovedLabel",
+    "Namespace",
     "NamespaceUse",
     "NeedEvidence",
     "NetworkUse",
@@ -94,6 +95,7 @@ __all__ = [
     "PackageWait",
     "PermissionNames",
     "PermissionsDiff",
+    "PinnedSkill",
     "Progress",
     "Provenance",
     "PurgedVersion",
@@ -205,6 +207,7 @@ REPEATABLE = frozenset(
         "read_workspace_file",
         "list_environments",
         "describe_environment",
+        "describe_namespace",
         "list_skill_usage",
         "list_failures",
         "get_activity",
@@ -1562,6 +1565,31 @@ class DescribedEnvironment(TypedDict):
     versions: list[WithLock]
 
 
+class PinnedSkill(TypedDict):
+    """A skill that the page of its namespace shows first."""
+
+    name: str
+    description: str
+
+
+class Namespace(TypedDict):
+    """What publishers say about a namespace. Missing texts are empty."""
+
+    namespace: str
+    title: str
+    text: str
+    contact: str
+    """How to reach the owners: a web address, an email address, or words."""
+    contact_of: str | None
+    """The namespace with this contact: it, or the nearest above."""
+    sources: list[str]
+    """Where its imported skills come from."""
+    pinned: list[PinnedSkill]
+    by: str | None
+    """Who set the texts last; null if there are none."""
+    at: str | None
+
+
 class ClientReads(TypedDict):
     """The reads of a skill by one program, as the program names itself."""
 
@@ -2898,6 +2926,34 @@ def rebuild_environment(self: Any, name: str) -> DescribedEnvironment:
     return params_of(locals())
 
 
+def describe_namespace(self: Any, namespace: str) -> Namespace:
+    """Return what is said about a namespace: its title and text, the contact of its owners, and pinned skills.
+
+    namespace: Namespace (e.g., 'sales')
+    """
+    return params_of(locals())
+
+
+def set_namespace(
+    self: Any,
+    namespace: str,
+    *,
+    title: str | None = None,
+    text: str | None = None,
+    contact: str | None = None,
+    pinned: list[str] | None = None,
+) -> Namespace:
+    """Set what is said about a namespace. Omitted texts stay; an empty one removes the text.
+
+    namespace: Namespace (e.g., 'sales')
+    title: Name for people, at most 80 characters
+    text: What the skills are for, at most 500 characters
+    contact: How to reach the owners: a web address, an email address, or words ('#sales in chat')
+    pinned: At most 6 skills of the namespace that its page shows first
+    """
+    return params_of(locals())
+
+
 def list_skill_usage(
     self: Any,
     *,
@@ -3241,6 +3297,8 @@ class Methods:
     list_environments = blocking(list_environments)
     describe_environment = blocking(describe_environment)
     rebuild_environment = blocking(rebuild_environment)
+    describe_namespace = blocking(describe_namespace)
+    set_namespace = blocking(set_namespace)
     list_skill_usage = blocking(list_skill_usage)
     list_failures = blocking(list_failures)
     get_activity = blocking(get_activity)
@@ -3334,6 +3392,8 @@ class AsyncMethods:
     list_environments = awaited(list_environments)
     describe_environment = awaited(describe_environment)
     rebuild_environment = awaited(rebuild_environment)
+    describe_namespace = awaited(describe_namespace)
+    set_namespace = awaited(set_namespace)
     list_skill_usage = awaited(list_skill_usage)
     list_failures = awaited(list_failures)
     get_activity = awaited(get_activity)
@@ -3425,6 +3485,8 @@ class BatchMethods:
     list_environments = batched(list_environments)
     describe_environment = batched(describe_environment)
     rebuild_environment = batched(rebuild_environment)
+    describe_namespace = batched(describe_namespace)
+    set_namespace = batched(set_namespace)
     list_skill_usage = batched(list_skill_usage)
     list_failures = batched(list_failures)
     get_activity = batched(get_activity)

@@ -13,6 +13,10 @@ class VersionNotFound(NotFound):
     type = "version_not_found"
 
 
+class NamespaceNotFound(NotFound):
+    type = "namespace_not_found"
+
+
 class PeopleOnly(Refused):
     """Raised if a model asks for a skill that only people start."""
 

@@ -16,7 +16,7 @@ from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import failures, statements
 from skillery.runs import methods as runs
-from skillery.skills import descriptions, figures, files, insight, listings, reach, search
+from skillery.skills import descriptions, figures, files, insight, listings, namespaces, reach, search
 from skillery.tools import tool_listings
 from skillery.trust import rules
 from skillery.versions import checks, lifecycle, revocations, versions, waivers
@@ -63,6 +63,7 @@ METHODS = rows(
     *tool_maker.METHODS,
     *workspaces.METHODS,
     *environments.METHODS,
+    *namespaces.METHODS,
     *figures.METHODS,
     *failures.METHODS,
     *insight.METHODS,

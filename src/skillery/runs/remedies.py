@@ -242,8 +242,10 @@ def _key_of(skill: str, error: RunError) -> str:
 # -- The remedy of a run -----------------------------------------------------------------------------------------------
 
 
-NextStep = Literal["again", "correct", "change", "before", "completed"]
-"""Run again, correct or change the inputs first, run again on the release before, or look at completed runs."""
+NextStep = Literal["again", "correct", "change", "before", "completed", "owner"]
+"""Run again, correct or change the inputs first, run again on the release before, look at completed runs, or ask the
+owner of the skill.
+"""
 
 
 class Remedy(NamedTuple):
@@ -286,6 +288,7 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
     refused = [use.host for use in run.network if not use.allowed]
     if failure is not None:
         heading, text = failure.cause.replace("`", "").rstrip("."), failure.remedy.replace("`", "")
+        step = "owner" if failure is FailureType.SECRET_MISSING else step
         if failure in _LIMITS:
             key, unit, words = _LIMITS[failure]
             heading = words.format((msgspec.json.decode(run.limits) or {}).get(key, 0) / unit)
@@ -303,6 +306,8 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
     elif refused:
         owner = "Its author adds it to permissions.network in skill.toml, and publishes a new version."
         heading, text = f"{refused[0]} is not in its permissions", owner
+    if step == "again" and "permissions.network" in text:
+        step = "owner"
     return Remedy(heading, text, message, step)
 
 

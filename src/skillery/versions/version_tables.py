@@ -34,6 +34,7 @@ from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.uses import UsageDay, days_of
 from skillery.registry.version_rows import Approval, Status, VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED, View, parameters, seen_version, view_of
+from skillery.skills.namespaces import contact_for
 from skillery.versions.checks import Checks, checks_of
 
 VersionGroup = Literal["releases", "prereleases", "withdrawn"]
@@ -97,6 +98,8 @@ class VersionFacts(msgspec.Struct, frozen=True):
     """The runs of all versions of the skill in the last 30 days."""
     counts: dict[VersionGroup, int]
     """The numbers of versions in each group that the identity sees."""
+    contact: str
+    """How to reach the owners of the namespace, or ""."""
 
 
 def table_of_versions(
@@ -166,8 +169,8 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
     view = view_of(identity)
     counted = _counts_by_group(view).rows(connection, of_skill=row.skill_id, **parameters(identity))
     facts = _FACTS.rows(connection, of_skill=row.skill_id, of_version=row.version_id)
-    values: Sequence[Any] = facts[0] if facts else (None,) * 8
-    stored, latest, owner, owner_kind, created_at, size, files_count, older = values
+    values: Sequence[Any] = facts[0] if facts else (None,) * 9
+    stored, latest, owner, owner_kind, created_at, size, files_count, older, contact = values
     if stored is None:
         files = row.unstored.files.values() if row.unstored is not None else ()
         size, files_count = sum(file.size for file in files), len(files)
@@ -183,6 +186,7 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
         latest,
         days_of(connection, row.skill_id),
         cast("dict[VersionGroup, int]", dict(counted)),
+        contact or "",
     )
 
 
@@ -230,6 +234,7 @@ _FACTS = Statement(
         _shown.c.size_bytes,
         select(func.count()).where(skill_files.c.version_id == _shown.c.id).scalar_subquery(),
         _older,
+        contact_for(skills.c.name),
     )
     .select_from(skills)
     .outerjoin(_shown, _shown.c.id == bindparam("of_version"))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from markupsafe import Markup
 
-from skillery.errors import InvalidParams, SkilleryError
+from skillery.errors import InvalidParams, NotFound, SkilleryError
 from skillery.formats.search_fields import without_markdown
 from skillery.http.exchanges import ClientGone
 from skillery.http.operations import Route
@@ -22,6 +22,13 @@ from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
 from skillery.skills.catalogue_listings import SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
+from skillery.skills.namespaces import (
+    DescribeNamespace,
+    Namespace,
+    SetNamespace,
+    describe_namespace,
+    set_namespace,
+)
 from skillery.skills.search import SearchSkills, search_skills
 from skillery.skills.search_results import FoundSkill, FoundSkillPage
 from skillery.web.catalogue_filters import (
@@ -36,7 +43,7 @@ from skillery.web.catalogue_filters import (
     tags_of,
 )
 from skillery.web.display import foreign, replaced, visible
-from skillery.web.frame import Page, PageRequest, SeeOther
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo
 from skillery.web.sending import VERSION
 from skillery.web.visits import cookie_of
 
@@ -71,6 +78,8 @@ _YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
 _FIRST_SKILL = "text.csv.profile"
+_TEXTS = ("title", "text", "contact")
+"""The texts of a namespace that its form has, next to the pinned skills."""
 
 
 async def show(request: PageRequest) -> Page:
@@ -110,9 +119,11 @@ async def _page(request: PageRequest) -> Page:
         "set_filters": filters.set_filters(),
         "problem": problem,
         "steps": await _steps(request, filters) if not cursor else None,
+        "namespace": await _namespace(request, filters.ns) if filters.ns and not filters.q and not cursor else None,
         "everything": await _everything(request) if not skills.total else None,
         "same": json.dumps({"method": filters.method, "params": params}, ensure_ascii=False),
         "can_publish": request.publishes(f"{filters.ns or 'x'}.x"),
+        "can_describe": request.publishes(f"{filters.ns}.*"),
     }
     title = f"Skills for {filters.q}" if filters.q else f"Skills in {filters.ns}" if filters.ns else "Skills"
     return Page("catalogue.html", title, values, "skills")
@@ -177,10 +188,31 @@ async def _steps(request: PageRequest, filters: Filters) -> dict[str, Any] | Non
     return {"runs": first_skill, "needs_token": request.may("admin") and not is_open, "is_open": is_open}
 
 
-async def hide_steps(request: PageRequest) -> SeeOther:
-    """Hide the first steps in this browser, by a cookie."""
-    await request.form()
+async def _namespace(request: PageRequest, name: str) -> Namespace | None:
+    """Return what is said about a namespace, or None if the caller sees no such namespace."""
+    try:
+        return await request.do(describe_namespace, DescribeNamespace(namespace=name))
+    except (NotFound, InvalidParams):
+        return None
+
+
+async def change(request: PageRequest) -> SeeOther:
+    """Set the texts of the namespace in the address, or hide the first steps in this browser, by a cookie."""
+    form = await request.form()
+    if form.get("action") == "set_namespace":
+        return await _set_namespace(request, form)
     return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))
+
+
+async def _set_namespace(request: PageRequest, form: Form) -> SeeOther:
+    name = request.query.get("ns", "")
+    before = await request.do(describe_namespace, DescribeNamespace(namespace=name))
+    texts = {key: form.get(key).strip() for key in _TEXTS}
+    await request.do(set_namespace, SetNamespace(namespace=name, **texts, pinned=form.get("pinned").split()))
+    former = {key: getattr(before, key) for key in _TEXTS} | ({} if before.contact_of == name else {"contact": ""})
+    pinned, address = " ".join(skill.name for skill in before.pinned), Filters(ns=name).address()
+    undo = Undo("Undo", address, {"action": "set_namespace", **former, "pinned": pinned})
+    return SeeOther(address, Done(f"The texts of {name} are set.", undo))
 
 
 def with_links(page: Route) -> Route:

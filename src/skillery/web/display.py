@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -242,6 +243,16 @@ def short_digest(digest: str) -> str:
     """Return a digest with only the first 8 and the last 4 of its hexadecimal digits."""
     kind, colon, digits = digest.partition(":")
     return f"{kind}{colon}{digits[:8]}…{digits[-4:]}" if colon and len(digits) > 16 else digest
+
+
+_EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+
+
+def address_of_contact(contact: str, subject: str) -> str:
+    """Return the web address of a contact, or the address of a mail with a subject. Return "" for other words."""
+    if _EMAIL.fullmatch(contact):
+        return f"mailto:{quote(contact, safe='@')}?subject={quote(subject)}"
+    return contact if re.fullmatch(r"https://[^\s/?#@]+(?:[/?#]\S*)?", contact) else ""
 
 
 _SKILL = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)+(?:@[0-9A-Za-z.+-]+)?")

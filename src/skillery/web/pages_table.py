@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
-    start = page_route(site, Row("/", "", "visitors", catalogue.show, catalogue.hide_steps))
+    start = page_route(site, Row("/", "", "visitors", catalogue.show, catalogue.change))
     events = partial(run_log.send_events, OpenStreams(run_log.LIMITS))
     framed = partial(skill_files.show_raw, for_frame=True)
     framed_blob = partial(run_parts.send_blob, for_frame=True)

@@ -18,6 +18,7 @@ from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_r
 from skillery.runs.queries import args_of
 from skillery.runs.remedies import Remedy, remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
+from skillery.skills.namespaces import find_contact
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.run_form import again_of
 from skillery.web.run_log import first_log
@@ -44,7 +45,9 @@ async def show_run(request: PageRequest) -> Page:
     limits = limits_of(run)
     remedy = remedy_of(run, telling, is_at_limit=any(limit.share >= 100 for limit in limits))
     again, same = again_of(run), or_none(run.same_failure)
+    of_owner = skill if remedy and remedy.step == "owner" else None
     values = {
+        "contact": await request.read(partial(find_contact, name=of_owner.name)) if of_owner else "",
         "run": run,
         "is_active": is_active,
         "log": log,

@@ -147,6 +147,7 @@ def compiled_templates() -> Environment:
         as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,
         address_of_subject=display.address_of_subject,
+        address_of_contact=display.address_of_contact,
         decoded=msgspec.json.decode,
         encoded=partial(json.dumps, ensure_ascii=False),
     )

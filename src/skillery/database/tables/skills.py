@@ -282,6 +282,21 @@ import_aliases = Table(
 Index("ix_import_aliases_name", import_aliases.c.name)
 Index("ix_import_aliases_namespace_stated", import_aliases.c.namespace, import_aliases.c.stated)
 
+namespaces = Table(
+    "namespaces",
+    metadata,
+    Column("namespace", Name, primary_key=True),
+    Column("title", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    # How to reach the owners: an address of a web page, an email address, or words. "" if unknown.
+    Column("contact", Text, nullable=False),
+    # Names of skills, as a JSON array.
+    Column("pinned_json", Text, nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("set_at", Moment, nullable=False),
+    comment="What publishers say about a namespace. A namespace exists without a row here.",
+)
+
 skill_files = Table(
     "skill_files",
     metadata,
