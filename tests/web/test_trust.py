@@ -183,8 +183,25 @@ def test_many_failures_make_the_use_a_problem(shelf: Shelf) -> None:
         shelf.rpc("execute_skill", name=name, args={"fail": True})
 
     assert few == Fact("ok", "18 runs in 30 days", "18 of 18 completed.")
-    assert some == Fact("look", "20 runs in 30 days, 10 % fail", "18 of 20 completed.")
+    most = "18 of 20 completed. Most failures since 1.0.0: ValueError: no"
+    assert some == Fact("look", "20 runs in 30 days, 10 % fail", most)
     assert shelf.facts(name)["use"].sign == "bad"
+
+
+@pytest.mark.full
+def test_the_top_failure_has_its_message_only_for_publishers(tokens_server: Server, new_name: str) -> None:
+    shelf = Shelf(tokens_server, new_name)
+    name = shelf.publish("used", inputs={"fail": {"type": "boolean"}})
+    token = token_of(tokens_server, f"{new_name}-bob", "read", "run")
+    bob, reader = Rpc(tokens_server.url, token), shelf.browser_of(token)
+    for number in range(20):
+        bob("execute_skill", name=name, args={"fail": number < 4})
+    address = f'href="/insight/failures?skill={name}"'
+
+    assert shelf.facts(name)["use"].detail == "16 of 20 completed. Most failures since 1.0.0: ValueError: no"
+    assert address in shelf.browser.get(f"/s/{name}").text
+    assert facts_of(reader, f"/s/{name}")["use"].detail == "16 of 20 completed. Most failures since 1.0.0: ValueError"
+    assert address not in reader.get(f"/s/{name}").text
 
 
 def test_a_broken_signature_is_a_problem(shelf: Shelf) -> None:

@@ -84,15 +84,20 @@ class _Group(NamedTuple):
     callers: int
 
 
-def same_failure(
-    connection: Connection, identity: Identity, skill_id: int, name: str, shape: str
+def read_failure(
+    connection: Connection, identity: Identity, skill_id: int, name: str, shape: str | None = None
 ) -> FailureGroup | None:
-    """Return the group of a failed run in the last 30 days, or None if its failure is not counted."""
-    sums = select(func.sum(failure_days.c.runs), func.count(distinct(failure_days.c.caller)))
-    of_group = failure_days.c.skill_id == skill_id, failure_days.c.shape == shape
-    recent = sums.where(*of_group, failure_days.c.day >= first_day().isoformat())
-    runs, callers = connection.execute(recent).one()
-    groups = [_Group(skill_id, shape, int(runs), callers)] if runs else []
+    """Return the group of a shape in the last 30 days, or without a shape the group with the most failed runs.
+
+    Return None if no such failure is counted.
+    """
+    runs, callers = func.sum(failure_days.c.runs), func.count(distinct(failure_days.c.caller))
+    of_skill = failure_days.c.skill_id == skill_id, failure_days.c.day >= first_day().isoformat()
+    sums = select(failure_days.c.shape, runs, callers).where(*of_skill).group_by(failure_days.c.shape)
+    if shape is not None:
+        sums = sums.where(failure_days.c.shape == shape)
+    rows = connection.execute(sums.order_by(runs.desc(), failure_days.c.shape).limit(1))
+    groups = [_Group(skill_id, key, int(count), of_callers) for key, count, of_callers in rows]
     return next(iter(_described(connection, identity, groups, {skill_id: name}, DAYS)), None)
 
 

@@ -20,7 +20,7 @@ from skillery.formats.tracebacks import shape_of
 from skillery.identity import access
 from skillery.identity.access import Who
 from skillery.registry.cursors import fitting_items, make_cursor, read_cursor
-from skillery.runs.failures import FailureGroup, same_failure
+from skillery.runs.failures import FailureGroup, read_failure
 from skillery.runs.live_output import Shown
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
@@ -114,7 +114,7 @@ def _same_failure(connection: Connection, identity: Identity, row: Row[Any]) -> 
     if error is None or row.skill_name is None:
         return UNSET
     shape = shape_of(row.skill_name, error.type, error.message, if_set(error.traceback) or "")
-    return same_failure(connection, identity, row.skill_id, row.skill_name, shape.key) or UNSET
+    return read_failure(connection, identity, row.skill_id, row.skill_name, shape.key) or UNSET
 
 
 def args_of(connection: Connection, *, identity: Identity, run_id: str) -> str | None:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
@@ -21,6 +21,7 @@ from skillery.importing.aliases import is_removed
 from skillery.method import or_none
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
 from skillery.publishing.passing import ExplainedPolicy
+from skillery.runs.failures import FailureGroup, read_failure
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
@@ -74,6 +75,8 @@ class Records(NamedTuple):
     """The secrets of the manifest that are granted to the skill."""
     is_removed: bool
     """Whether the source of the skill does not have it any more."""
+    failure: FailureGroup | None = None
+    """What most failed runs have in common, if many fail."""
 
 
 async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, TrustFact], ExplainedPolicy | None]:
@@ -87,7 +90,7 @@ async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, Tr
         "code": _code(opened, language),
         "tests": _tests(opened, examples_of(request, opened)),
         "signed": _signed(opened, records),
-        "use": _use(opened, language),
+        "use": _use(opened, records.failure, language, publishes=request.publishes(opened.name)),
     }
     return facts, records.policy
 
@@ -103,7 +106,8 @@ async def _records(request: PageRequest, opened: Opened) -> Records:
         stored = count_attestations(connection, judged.row.version_id)
         names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
         removed = is_removed(connection, opened.name)
-        return Records(None, judged.evidence, stored - len(judged.evidence), names, removed)
+        failure = read_failure(connection, identity, judged.row.skill_id, opened.name) if _fails(opened) else None
+        return Records(None, judged.evidence, stored - len(judged.evidence), names, removed, failure)
 
     try:
         return (await request.read_page(read))._replace(policy=await explain(request, opened))
@@ -280,19 +284,38 @@ def _signed(opened: Opened, records: Records) -> TrustFact:
     return TrustFact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
 
 
-def _use(opened: Opened, language: Language) -> TrustFact:
+def _ends(opened: Opened) -> tuple[int, int]:
+    """Return the completed and the failed runs of the last 30 days."""
     days = opened.facts.days
-    runs, completed, failed = (sum(getattr(day, name) for day in days) for name in ("runs", "completed", "failed"))
+    return sum(day.completed for day in days), sum(day.failed for day in days)
+
+
+def _fails(opened: Opened) -> bool:
+    """Return whether at least 5 % of enough runs failed."""
+    completed, failed = _ends(opened)
+    return completed + failed >= _LEAST_RUNS and failed >= 0.05 * (completed + failed)
+
+
+def _use(opened: Opened, failure: FailureGroup | None, language: Language, *, publishes: bool) -> TrustFact:
+    days, (completed, failed) = opened.facts.days, _ends(opened)
+    runs, ended = sum(day.runs for day in days), completed + failed
     if not runs:
         loads = sum(day.loads for day in days)
         words = f"{counted(loads, 'load', language)} in 30 days" if loads else "No use yet"
         return TrustFact("none", words, "No run in 30 days.")
-    ended = completed + failed
-    share = failed / ended if ended else 0.0
     words = f"{counted(runs, 'run', language)} in 30 days"
     detail = f"{number(completed, language)} of {number(ended, language)} completed."
     if ended < _LEAST_RUNS:
         return TrustFact("none" if failed else "ok", words, detail)
     if failed:
-        words += f", {number(100 * share, language, 0 if share >= 0.1 else 1)} % fail"
-    return TrustFact("ok" if share < 0.05 else "look" if share <= 0.15 else "bad", words, detail)
+        share = 100 * failed / ended
+        words += f", {number(share, language, 0 if share >= 10 else 1)} % fail"
+    if not _fails(opened):
+        return TrustFact("ok", words, detail)
+    address = ""
+    if failure and failure.error_type:
+        # The message has parts of values. Readers who do not publish the skill see only the type.
+        most = f"{failure.error_type}: {failure.message}" if publishes and failure.message else failure.error_type
+        detail = f"{detail} Most failures since {failure.since_version}: {most}"
+        address = f"/insight/failures?{urlencode({'skill': opened.name})}" if publishes else ""
+    return TrustFact("look" if failed <= 0.15 * ended else "bad", words, detail, address)
