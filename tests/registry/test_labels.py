@@ -82,7 +82,10 @@ def test_set_label_resolves_its_spec_immediately(rpc: Rpc, publish: Publish, ski
 def test_rollbacks_step_back_through_the_label_history(rpc: Rpc, skill: str) -> None:
     for version in ("1.0.0", "2.0.0", "3.0.0"):
         set_label(rpc, skill, "stable", version)
+    set_label(rpc, skill, "canary", "3.0.0")
 
+    goals = {label["label"]: label["rollback_to"] for label in rpc("list_labels", name=skill)["labels"]}
+    assert goals == {"canary": None, "stable": "2.0.0"}
     back = rpc("rollback_label", name=skill, label="stable")
     assert (back["version"], back["previous"]) == ("2.0.0", "3.0.0")
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
@@ -220,6 +223,7 @@ def test_label_history_shows_the_caller_of_each_move_in_pages(org: Server, new_n
     assert at.endswith("Z")
     assert stable == {
         "label": "stable", "version": "1.0.0", "digest": first, "status": "published", "by": "ann", "kind": "person",
+        "rollback_to": None,
     }  # fmt: skip
     moves = [(one["label"], one["move"], one["version"], one["previous"], one["by"]) for one in listed["history"]]
     assert moves == [

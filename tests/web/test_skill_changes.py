@@ -107,6 +107,15 @@ def test_undo_restores_previous_state(author: Author) -> None:
     assert (second["severity"], second["advisory"] > first["advisory"]) == ("security", True)
 
 
+def test_labels_name_the_version_of_a_rollback(author: Author) -> None:
+    for label, versions in (("canary", ("1.1.0",)), ("stable", ("1.0.0", "1.1.0"))):
+        for version in versions:
+            author.rpc("set_label", name=author.name, label=label, version=version)
+
+    page = author.browser.get(author.page).text
+    assert re.findall("Roll back[^<]*", page) == ["Roll back stable to 1.0.0"]
+
+
 def test_a_draft_is_submitted(author: Author) -> None:
     author.publish("2.0.0", submit=False)
     author.page = f"/s/{author.name}@2.0.0"

@@ -991,6 +991,8 @@ class Label(TypedDict):
     by: str
     kind: str
     at: str
+    rollback_to: str | None
+    """The version to which rollback_label returns."""
 
 
 class LabelMove(TypedDict):

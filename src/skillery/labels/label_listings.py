@@ -17,7 +17,7 @@ from skillery.database.tables import label_moves, labels, skill_versions
 from skillery.formats.names import parse_skill_name
 from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import parse_label
-from skillery.labels.labels import MoveName, last_move, of_previous, of_version
+from skillery.labels.labels import MoveName, RollbackGoal, last_move, of_previous, of_version, rollback_goals
 from skillery.method import Cursor, Method, Params, SkillName, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, label_not_found, skill_not_found
@@ -35,6 +35,7 @@ class Label(msgspec.Struct, frozen=True):
     by: str
     kind: str
     at: str
+    rollback_to: Annotated[str | None, Meta(description="The version to which rollback_label returns")]
 
 
 class LabelMove(msgspec.Struct, frozen=True):
@@ -78,9 +79,11 @@ def read_labels(
     values = {"skill_id": skill_id, "label": label, "before": before}
     rows = _history(bool(label), before is not None, limit + 1).rows(connection, **values)
     page, has_more = rows[:limit], len(rows) > limit
+    goals = rollback_goals(connection, select(labels.c.move_id).where(labels.c.skill_id == skill_id))
+    current = _current(bool(label)).rows(connection, skill_id=skill_id, label=label)
     return Labels(
         name,
-        [_label(*row) for row in _current(bool(label)).rows(connection, skill_id=skill_id, label=label)],
+        [_label(row, goals.get(row[0])) for row in current],
         [_moved(*row[1:]) for row in page],
         make_cursor(key, bound_to, (str(page[-1][0]),)) if has_more else None,
     )
@@ -122,8 +125,9 @@ def _history(is_of_label: bool, is_before: bool, rows: int) -> Statement:
     return Statement(statement.where(moves.id < bindparam("before")) if is_before else statement)
 
 
-def _label(label: str, version: str, digest: str, status: str, *by: Any) -> Label:
-    return Label(label, version, digest, status, *_by(*by))
+def _label(row: Any, goal: RollbackGoal | None) -> Label:
+    label, version, digest, status, *by = row
+    return Label(label, version, digest, status, *_by(*by), goal and goal.version)
 
 
 def _moved(

@@ -7,13 +7,14 @@ instead of back and forth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import CTE, ColumnElement, Connection, Select, and_, delete, exists, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -63,7 +64,7 @@ class _Move(NamedTuple):
     back_id: int | None
 
 
-class _Goal(NamedTuple):
+class RollbackGoal(NamedTuple):
     """The version to which a rollback returns."""
 
     version_id: int
@@ -119,7 +120,7 @@ def restore_label(connection: Connection, identity: Identity, name: str, label: 
     last = last_move(connection, skill_id, label)
     if last is None:
         raise label_not_found(connection, skill_id, name, label)
-    goal = _goal(connection, last)
+    goal = rollback_goals(connection, [last.id]).get(label)
     if goal is None:
         raise NothingToGoBackTo(
             f"the label '{label}' of '{name}' has no version to go back to: "
@@ -170,21 +171,27 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
     return _Move(*row) if row else None
 
 
-def _goal(connection: Connection, last: _Move) -> _Goal | None:
-    """Return the nearest earlier version that is published or deprecated and is not the current version, or None."""
-    columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
-    history = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
-    history = history.union_all(select(*columns).join(history, label_moves.c.id == history.c.back_id))
-    versions = skill_versions.c
-    statement = (
-        select(versions.id, versions.version, versions.status, versions.digest, history.c.back_id)
-        .join_from(history, skill_versions, versions.id == history.c.version_id)
-        .where(versions.status.in_(RESOLVABLE), versions.id != (last.version_id or 0))
-        .order_by(history.c.id.desc())
-        .limit(1)
-    )
-    row = connection.execute(statement).one_or_none()
-    return _Goal(*row) if row else None
+def rollback_goals(connection: Connection, last_moves: Select[Any] | Sequence[int]) -> dict[str, RollbackGoal]:
+    """Return the goal of a rollback of each label, by label. `last_moves` are the ids of the last moves of the labels.
+
+    The goal is the nearest earlier version that is published or deprecated and is not the current version. Labels
+    without such a version are left out.
+    """
+    moves, versions = label_moves.c, skill_versions.c
+
+    def is_goal(step: CTE) -> ColumnElement[bool]:
+        is_resolvable = versions.status.in_(RESOLVABLE)
+        return and_(versions.id == step.c.version_id, is_resolvable, versions.id != step.c.current)
+
+    current = func.coalesce(moves.version_id, 0).label("current")
+    last = select(moves.label, current, moves.version_id, moves.back_id).where(moves.id.in_(last_moves))
+    step = last.cte("step", recursive=True)
+    before = select(step.c.label, step.c.current, moves.version_id, moves.back_id)
+    before = before.join_from(step, label_moves, moves.id == step.c.back_id)
+    step = step.union_all(before.where(~exists().where(is_goal(step))))
+    goals = select(step.c.label, versions.id, versions.version, versions.status, versions.digest, step.c.back_id)
+    rows = connection.execute(goals.join_from(step, skill_versions, is_goal(step)))
+    return {label: RollbackGoal(*goal) for label, *goal in rows}
 
 
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:
