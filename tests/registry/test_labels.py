@@ -86,7 +86,10 @@ def test_rollbacks_step_back_through_the_label_history(rpc: Rpc, skill: str) -> 
 
     goals = {label["label"]: label["rollback_to"] for label in rpc("list_labels", name=skill)["labels"]}
     assert goals == {"canary": None, "stable": "2.0.0"}
-    back = rpc("rollback_label", name=skill, label="stable")
+    moved = rpc.error("rollback_label", name=skill, label="stable", to="1.0.0")
+    assert refused(moved) == (-32004, "conflict")
+    assert "would go back to 2.0.0, not to 1.0.0" in moved["message"]
+    back = rpc("rollback_label", name=skill, label="stable", to="2.0.0")
     assert (back["version"], back["previous"]) == ("2.0.0", "3.0.0")
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
     error = rpc.error("rollback_label", name=skill, label="stable")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
@@ -116,6 +117,20 @@ def test_labels_name_the_version_of_a_rollback(author: Author) -> None:
     assert re.findall("Roll back[^<]*", page) == ["Roll back stable to 1.0.0"]
 
 
+def test_a_rollback_from_an_old_page_changes_nothing(author: Author) -> None:
+    for version in ("1.0.0", "1.1.0"):
+        author.rpc("set_label", name=author.name, label="stable", version=version)
+    page = author.browser.get(author.page).text
+    assert "Roll back stable to 1.0.0" in page
+    form = {"form_token": author.browser.fields(author.page)["form_token"], "label": "stable", "to": "1.0.0"}
+
+    first, second = (author.browser.post(author.page, form | {"action": "rollback_label"}) for _ in range(2))
+
+    assert (first.status_code, second.status_code) == (303, 409)
+    assert author.skill("1.0.0")["labels"] == ["stable"]
+    assert "Roll back stable" not in author.browser.get(author.page).text
+
+
 def test_a_draft_is_submitted(author: Author) -> None:
     author.publish("2.0.0", submit=False)
     author.page = f"/s/{author.name}@2.0.0"
@@ -196,3 +211,23 @@ async def test_a_publisher_yanks_and_takes_back_without_javascript(
 
     assert "no longer yanked" in await page.get_by_role("status").inner_text()
     assert author.skill()["status"] == "published"
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_publisher_rolls_a_label_back_with_one_click(
+    tokens_server: Server, open_page: OpenPage, new_name: str
+) -> None:
+    author = Author(tokens_server, new_name)
+    for version in ("1.0.0", "1.1.0"):
+        author.rpc("set_label", name=author.name, label="stable", version=version)
+    page = await open_page(tokens_server, "/login")
+    cookie = {"name": "skillery", "value": author.browser.cookie(), "url": tokens_server.url}
+    await page.context.add_cookies([cookie])  # type: ignore[list-item]
+    await page.goto(author.page)
+
+    await page.get_by_role("button", name="Roll back stable to 1.0.0").click()
+    await expect(page.get_by_role("status").first).to_contain_text("stable is 1.0.0 again.")
+    assert author.skill("1.0.0")["labels"] == ["stable"]
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.get_by_role("status").first).to_contain_text("stable moved from 1.0.0 to 1.1.0.")

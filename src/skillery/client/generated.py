@@ -2578,11 +2578,12 @@ def set_label(self: Any, name: str, label: str, version: str) -> MovedLabel:
     return params_of(locals())
 
 
-def rollback_label(self: Any, name: str, label: str) -> MovedLabel:
+def rollback_label(self: Any, name: str, label: str, *, to: str | None = None) -> MovedLabel:
     """Point a label to its previous published version. Repeated calls go further back.
 
     name: Skill name
     label: Label (e.g., 'stable')
+    to: Expected version; if the label would go back to another one, it stays
     """
     return params_of(locals())
 

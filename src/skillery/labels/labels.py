@@ -21,7 +21,7 @@ from skillery import audit
 from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
-from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
+from skillery.errors import Conflict, NothingToGoBackTo, NotPublished, TooManyLabels
 from skillery.formats.names import parse_skill_name
 from skillery.formats.version_spec import VersionSpec, parse_label, parse_version_spec
 from skillery.identity import access
@@ -107,13 +107,13 @@ def point_label(connection: Connection, identity: Identity, name: str, label: st
     return _audited(connection, identity, "set_label", moved)
 
 
-def restore_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
+def restore_label(connection: Connection, identity: Identity, name: str, label: str, to: str) -> MovedLabel:
     """Point a label to the version of the move before the last one. Repeated calls go further back.
 
     Versions that are neither published nor deprecated are skipped. A removed label is restored. Raise NotAllowed if the
     identity may not publish the skill, SkillNotFound if the identity sees no such skill, LabelNotFound if the label
-    never existed, NothingToGoBackTo if there is no version to return to, and TooManyLabels if a restored label would be
-    one too many.
+    never existed, NothingToGoBackTo if there is no version to return to, Conflict if that is not the version `to`, and
+    TooManyLabels if a restored label would be one too many.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -126,6 +126,13 @@ def restore_label(connection: Connection, identity: Identity, name: str, label: 
             f"the label '{label}' of '{name}' has no version to go back to: "
             + ("no earlier version still resolves" if last.back_id else "this was its first version"),
             hint="Move it with set_label, or remove it with remove_label; list_labels shows its history.",
+            name=name,
+            label=label,
+        )
+    if to not in ("", goal.version):
+        raise Conflict(
+            f"the label '{label}' of '{name}' would go back to {goal.version}, not to {to}",
+            hint="The label was moved since. list_labels shows where it goes back to.",
             name=name,
             label=label,
         )
@@ -263,11 +270,12 @@ class RollbackLabel(Params, frozen=True, kw_only=True):
 
     name: SkillName
     label: LabelName
+    to: Annotated[str, about("Expected version; if the label would go back to another one, it stays")] = ""
 
 
 async def rollback_label(registry: Registry, identity: Identity, params: RollbackLabel) -> MovedLabel:
     name, label = parse_skill_name(params.name), parse_label(params.label)
-    return await registry.write(partial(restore_label, identity=identity, name=name, label=label))
+    return await registry.write(partial(restore_label, identity=identity, name=name, label=label, to=params.to))
 
 
 # -- remove_label ------------------------------------------------------------------------------------------------------

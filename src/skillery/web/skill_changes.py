@@ -95,7 +95,9 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
 
 async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
-    moved = await request.do(labels.rollback_label, labels.RollbackLabel(name=opened.name, label=label))
+    moved = await request.do(
+        labels.rollback_label, labels.RollbackLabel(name=opened.name, label=label, to=form.get("to"))
+    )
     # The page of the version that had the label can point it back.
     page = path_of("s", f"{opened.name}@{moved.previous}")
     undo = {"action": "set_label", "label": label} if moved.previous else None
