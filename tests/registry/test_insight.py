@@ -131,6 +131,36 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+@pytest.mark.full
+def test_activity_of_a_skill_has_its_versions_and_presets_select_skills(org: Server, new_name: str) -> None:
+    await_early_day()
+    owner, caller = publisher_of(org.url, "olga", new_name), Caller(org.url, Who("cleo"))
+    sleeps = "import time\ndef main(args):\n    time.sleep(0.3)\n"
+    for version in ("1.0.0", "1.1.0"):
+        owner.create(f"{new_name}.quick", version)
+    owner.create(f"{new_name}.other")
+    owner.create(f"{new_name}.idle")
+    for version in ("1.0.0", "1.1.0", "1.1.0"):
+        caller("execute_skill", name=f"{new_name}.quick", version=version, args={"who": "x"})
+    owner("execute_skill", name=f"{new_name}.other", args={"who": "x"})
+    owner("deprecate_skill", name=f"{new_name}.quick", message="old")
+
+    activity = owner("get_activity", skill=f"{new_name}.quick", days=7)
+
+    assert counts(activity["total"]) == (3, 3, 0, 0, 1)
+    versions = [(each["version"], each["runs"], each["uses_by_day"]) for each in activity["versions"]]
+    assert versions == [("1.1.0", 2, [0] * 6 + [2]), ("1.0.0", 1, [0] * 6 + [1])]
+    assert [skill["name"] for skill in activity["skills"]] == [f"{new_name}.quick"]
+    slow, deprecated = (owner("get_activity", sort=sort)["skills"] for sort in ("slow", "deprecated"))
+    assert {skill["name"] for skill in slow} == {f"{new_name}.other", f"{new_name}.quick"}
+    assert slow[0]["p95_ms"] >= slow[1]["p95_ms"] > 0
+    assert [skill["name"] for skill in deprecated] == [f"{new_name}.quick"]
+    assert owner("get_activity")["versions"] == []
+    stranger = publisher_of(org.url, "sven", f"{new_name}x")("get_activity", skill=f"{new_name}.quick")
+    assert (counts(stranger["total"])[0], stranger["versions"]) == (0, [])
+    assert [skill["name"] for skill in owner("list_reach", skill=f"{new_name}.idle")["skills"]] == []
+
+
 # -- list_reach --------------------------------------------------------------------------------------------------------
 
 

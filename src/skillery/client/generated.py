@@ -148,6 +148,7 @@ __all__ = [
     "Usage",
     "Used",
     "Verified",
+    "VersionActivity",
     "VersionBefore",
     "VersionPage",
     "VersionsDiff",
@@ -1682,6 +1683,22 @@ class CallerActivity(TypedDict):
     last_day: str | None
 
 
+class VersionActivity(TypedDict):
+    """The uses of a version of a skill."""
+
+    runs: int
+    completed: int
+    failed: int
+    loads: int
+    busy_ms: int
+    callers: int
+    """Different callers. They are known for the last 35 days."""
+    version: str | None
+    """null for uses before versions were counted."""
+    uses_by_day: list[int]
+    """Runs and loads of each day, oldest first."""
+
+
 class ActivityReport(TypedDict):
     """The result of get_activity."""
 
@@ -1697,6 +1714,8 @@ class ActivityReport(TypedDict):
     """Empty with insight.callers = false."""
     unused: int
     """Number of listed skills without a use."""
+    versions: list[VersionActivity]
+    """Of the requested skill, highest version first."""
 
 
 class SearchedWords(TypedDict):
@@ -3001,15 +3020,17 @@ def get_activity(
     self: Any,
     *,
     namespace: str | None = None,
+    skill: str | None = None,
     days: int | None = None,
-    sort: Literal["used", "callers", "failed", "busy", "unused"] | None = None,
+    sort: Literal["used", "callers", "failed", "busy", "slow", "deprecated", "unused"] | None = None,
     limit: int | None = None,
 ) -> ActivityReport:
     """Return what is used and by whom: sums, days, skills and callers.
 
     namespace: Only skills of this namespace and below it
+    skill: Only this skill, with its versions
     days: Number of days until today
-    sort: Order of the skills: by uses, callers, failed runs or busy time; or the skills without a use
+    sort: Order of the skills: by uses, callers, failed runs, busy time or 95th percentile; deprecated skills that are used; or the skills without a use
     limit: Maximum number of rows
     """
     return params_of(locals())
@@ -3031,6 +3052,7 @@ def list_reach(
     self: Any,
     *,
     namespace: str | None = None,
+    skill: str | None = None,
     target: str | None = None,
     days: int | None = None,
     limit: int | None = None,
@@ -3039,6 +3061,7 @@ def list_reach(
     """List which skills may reach which hosts and secrets, and whether their runs did.
 
     namespace: Only skills of this namespace and below it
+    skill: Only this skill
     target: Only skills that may reach this host, or that declare this secret
     days: Number of days until today
     limit: Maximum number of results

@@ -14,11 +14,19 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, Text, cast, delete, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Subquery, Table, Text, cast, delete, func, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import Change, in_utc, take_turns
-from skillery.database.tables import failure_days, reach_days, search_days, use_days, version_usage
+from skillery.database.tables import (
+    failure_days,
+    reach_days,
+    search_days,
+    skill_versions,
+    skills,
+    use_days,
+    version_usage,
+)
 from skillery.formats.tracebacks import OTHER, Shape
 
 Outcome = Literal["completed", "failed", "cancelled"]
@@ -173,6 +181,43 @@ def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> flo
         if runs_to_count <= 0:
             return float(f"{duration_of(bucket):.4g}")
     return None
+
+
+# -- The 95th percentiles of skills in a period, for insight -----------------------------------------------------------
+
+
+_completed = version_usage.c.outcome == "completed"
+_DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
+_BY_VERSION = version_usage.join(skill_versions, skill_versions.c.id == version_usage.c.version_id)
+
+
+def p95_buckets(first: date, *where: ColumnElement[bool]) -> Subquery:
+    """Return the bucket of the 95th percentile of each skill with completed runs."""
+    counted = select(skill_versions.c.skill_id, *_DURATIONS).select_from(_BY_VERSION).where(_completed, *where)
+    counted = counted.where(version_usage.c.day >= first.isoformat())
+    each = counted.group_by(skill_versions.c.skill_id, version_usage.c.bucket).subquery()
+    total = func.sum(each.c.runs).over(partition_by=each.c.skill_id).label("total")
+    until = func.sum(each.c.runs).over(partition_by=each.c.skill_id, order_by=each.c.bucket).label("until")
+    sums = select(each.c.skill_id, each.c.bucket, total, until).subquery()
+    reached = select(sums.c.skill_id, func.min(sums.c.bucket).label("bucket")).where(
+        100 * sums.c.until >= 95 * sums.c.total
+    )
+    return reached.group_by(sums.c.skill_id).subquery()
+
+
+def percentiles_of(connection: Connection, first: date, skill_ids: Sequence[int]) -> dict[int, float | None]:
+    """Return the 95th percentile in milliseconds of each of these skills with completed runs."""
+    buckets = connection.execute(select(p95_buckets(first, skill_versions.c.skill_id.in_(skill_ids))))
+    return {skill_id: percentile([(bucket, 1)], 1, 0.95) for skill_id, bucket in buckets}
+
+
+def percentile_of_all(connection: Connection, first: date, scope: Any, values: dict[str, Any]) -> float | None:
+    """Return the 95th percentile of all skills for which the condition `scope` on `skills` is true."""
+    statement = select(*_DURATIONS).select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
+    statement = statement.where(scope, _completed, version_usage.c.day >= first.isoformat())
+    rows = connection.execute(statement.group_by(version_usage.c.bucket), values)
+    histogram = sorted((bucket, int(runs)) for bucket, runs in rows)
+    return percentile(histogram, sum(runs for _, runs in histogram), 0.95)
 
 
 # -- Failed runs of a skill, by what they have in common ---------------------------------------------------------------

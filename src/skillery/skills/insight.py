@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -26,17 +25,18 @@ from sqlalchemy import (
 )
 
 from skillery.backends import Identity
-from skillery.database.tables import catalogue, search_days, skill_versions, skills, use_days, version_usage
+from skillery.database.tables import catalogue, search_days, skill_versions, skills, use_days
 from skillery.errors import NotAllowed
-from skillery.formats.names import parse_namespace
+from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.identity import access
 from skillery.method import Method, Params, about
 from skillery.registry.searches import COUNTED as SEARCHED
-from skillery.registry.usage import first_day, percentile
+from skillery.registry.usage import first_day, p95_buckets, percentile_of_all, percentiles_of
 from skillery.registry.uses import ContentParts
-from skillery.registry.visibility import parameters, sees_each, view_of
+from skillery.registry.visibility import View, parameters, seen_version, sees_each, view_of
 from skillery.skills.catalogue_filters import is_listed
 
+MOST_VERSIONS = 50
 FEWEST_CALLERS = 3
 """Publishers see the words of searches by at least this many callers. Admins see all words."""
 Days = Annotated[int, Meta(ge=1, le=90), about("Number of days until today", default=30)]
@@ -116,6 +116,13 @@ class CallerActivity(Activity, frozen=True):
     last_day: date | None
 
 
+class VersionActivity(Activity, frozen=True):
+    """The uses of a version of a skill."""
+
+    version: Annotated[str | None, Meta(description="null for uses before versions were counted")]
+    uses_by_day: Annotated[list[int], Meta(description="Runs and loads of each day, oldest first")]
+
+
 class ActivityReport(msgspec.Struct, frozen=True):
     """The result of get_activity."""
 
@@ -126,16 +133,21 @@ class ActivityReport(msgspec.Struct, frozen=True):
     skills: list[SkillActivity]
     callers: Annotated[list[CallerActivity], Meta(description="Empty with insight.callers = false")]
     unused: Annotated[int, Meta(description="Number of listed skills without a use")]
+    versions: Annotated[list[VersionActivity], Meta(description="Of the requested skill, highest version first")]
 
 
 class GetActivity(Params, frozen=True, kw_only=True):
     """Return what is used and by whom: sums, days, skills and callers."""
 
     namespace: InNamespace = ""
+    skill: Annotated[str, about("Only this skill, with its versions")] = ""
     days: Days = 30
     sort: Annotated[
-        Literal["used", "callers", "failed", "busy", "unused"],
-        about("Order of the skills: by uses, callers, failed runs or busy time; or the skills without a use"),
+        Literal["used", "callers", "failed", "busy", "slow", "deprecated", "unused"],
+        about(
+            "Order of the skills: by uses, callers, failed runs, busy time or 95th percentile; deprecated skills that "
+            "are used; or the skills without a use"
+        ),
     ] = "used"
     limit: MostRows = 20
 
@@ -165,6 +177,8 @@ def read_activity(
     empty: dict[str, Any] = dict.fromkeys((*_SUMMED, "callers"), 0)
     earliest = first - timedelta(days=params.days)
     scope = insight_into(identity, params.namespace, skills, skills.c.id)
+    if params.skill:
+        scope = and_(scope, skills.c.name == params.skill)
 
     def rows(*columns: Any, since: date = first) -> Any:
         statement = select(*columns).join_from(use_days, skills, skills.c.id == use_days.c.skill_id)
@@ -199,8 +213,15 @@ def read_activity(
     else:
         by_skill = rows(skills.c.id, skills.c.name, *_SUMS, _LAST.label("last_day")).where(_used)
         by_skill = by_skill.group_by(skills.c.id, skills.c.name)
-        used_rows = read(by_skill.order_by(_ORDERS[params.sort].desc(), skills.c.name).limit(params.limit))
-        slow = _percentiles(connection, first, [row.id for row in used_rows])
+        order = _ORDERS.get(params.sort, _USES)
+        if params.sort == "deprecated":
+            deprecated = select(catalogue.c.skill_id).where(catalogue.c.status == "deprecated")
+            by_skill = by_skill.where(skills.c.id.in_(deprecated))
+        elif params.sort == "slow":
+            slowest = p95_buckets(first)
+            by_skill, order = by_skill.join(slowest, slowest.c.skill_id == skills.c.id), func.max(slowest.c.bucket)
+        used_rows = read(by_skill.order_by(order.desc(), skills.c.name).limit(params.limit))
+        slow = percentiles_of(connection, first, [row.id for row in used_rows])
         top = [
             SkillActivity(**_counts(row), name=row.name, p95_ms=slow.get(row.id), last_day=_day(row.last_day))
             for row in used_rows
@@ -208,7 +229,7 @@ def read_activity(
     return ActivityReport(
         total=_total(activity[params.days :], callers_of.get(1, 0)),
         before=_total(activity[: params.days], callers_of.get(0, 0)),
-        p95_ms=_percentile_of_all(connection, first, scope, values),
+        p95_ms=percentile_of_all(connection, first, scope, values),
         days=activity[params.days :],
         skills=list(top),
         callers=[
@@ -216,7 +237,30 @@ def read_activity(
             for row in callers
         ],
         unused=connection.scalar(select(func.count()).select_from(unused.subquery()), values) or 0,
+        versions=_versions(read, rows, view_of(identity), days[params.days :]) if params.skill else [],
     )
+
+
+def _versions(
+    read: Callable[[Any], Sequence[Any]], rows: Callable[..., Any], view: View | None, days: Sequence[date]
+) -> list[VersionActivity]:
+    """Return the uses of each version that the view sees. `rows` makes a statement about the uses of the skill."""
+    of_day, uses = (use_days.c.version_id, use_days.c.day), func.sum(use_days.c.runs + use_days.c.loads)
+    uses_of = {(row[0], row[1]): int(row[2]) for row in read(rows(*of_day, uses).group_by(*of_day))}
+    sums = rows(use_days.c.version_id, skill_versions.c.version, *_SUMS).where(_used)
+    sums = sums.outerjoin(skill_versions, skill_versions.c.id == use_days.c.version_id)
+    if view is not None:
+        sums = sums.where(or_(skill_versions.c.id.is_(None), seen_version(view)))
+    precedence = skill_versions.c.precedence
+    sums = sums.group_by(use_days.c.version_id, skill_versions.c.version, precedence).order_by(precedence.desc())
+    return [
+        VersionActivity(
+            **_counts(row),
+            version=row.version,
+            uses_by_day=[uses_of.get((row.version_id, day.isoformat()), 0) for day in days],
+        )
+        for row in read(sums.limit(MOST_VERSIONS))
+    ]
 
 
 def _counts(row: Any) -> dict[str, Any]:
@@ -231,36 +275,11 @@ def _day(text: str | None) -> date | None:
     return date.fromisoformat(text) if text else None
 
 
-_completed = version_usage.c.outcome == "completed"
-_DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
-_BY_VERSION = version_usage.join(skill_versions, skill_versions.c.id == version_usage.c.version_id)
-
-
-def _percentiles(connection: Connection, first: date, skill_ids: Sequence[int]) -> dict[int, float | None]:
-    statement = select(skill_versions.c.skill_id, *_DURATIONS).select_from(_BY_VERSION)
-    statement = statement.where(skill_versions.c.skill_id.in_(skill_ids), _completed)
-    statement = statement.where(version_usage.c.day >= first.isoformat())
-    buckets = defaultdict[int, list[tuple[int, int]]](list)
-    for skill_id, bucket, runs in connection.execute(statement.group_by("skill_id", version_usage.c.bucket)):
-        buckets[skill_id].append((bucket, int(runs)))
-    return {skill_id: _p95(histogram) for skill_id, histogram in buckets.items()}
-
-
-def _percentile_of_all(connection: Connection, first: date, scope: Any, values: dict[str, Any]) -> float | None:
-    statement = select(*_DURATIONS).select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
-    statement = statement.where(scope, _completed, version_usage.c.day >= first.isoformat())
-    rows = connection.execute(statement.group_by(version_usage.c.bucket), values)
-    return _p95([(bucket, int(runs)) for bucket, runs in rows])
-
-
-def _p95(histogram: list[tuple[int, int]]) -> float | None:
-    return percentile(sorted(histogram), sum(runs for _, runs in histogram), 0.95)
-
-
 async def get_activity(contents: ContentParts, identity: Identity, params: GetActivity) -> ActivityReport:
     require_insight(identity)
-    if params.namespace:
-        parse_namespace(params.namespace)
+    parse_namespace(params.namespace)
+    if params.skill:
+        parse_skill_name(params.skill)
     work = partial(read_activity, identity=identity, params=params, names_callers=contents.uses.searches.names_callers)
     return await contents.registry.read_page(work)
 

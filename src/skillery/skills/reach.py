@@ -15,7 +15,7 @@ from sqlalchemy import Connection, exists, func, or_, select
 from skillery.backends import Identity, NetworkUse
 from skillery.database import Change
 from skillery.database.tables import catalogue, catalogue_hosts, reach_days, skill_versions
-from skillery.formats.names import parse_namespace
+from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.network import parse_network_pattern
 from skillery.identity.secret_grants import granted
 from skillery.method import Cursor, Method, PageLimit, Params, about
@@ -138,6 +138,7 @@ class ListReach(Params, frozen=True, kw_only=True):
     """List which skills may reach which hosts and secrets, and whether their runs did."""
 
     namespace: InNamespace = ""
+    skill: Annotated[str, about("Only this skill")] = ""
     target: Annotated[str, about("Only skills that may reach this host, or that declare this secret")] = ""
     days: Days = 90
     limit: PageLimit = 50
@@ -148,13 +149,15 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
     """Return a page of the skills that the identity has insight into. Raise InvalidCursor if the cursor belongs to
     another listing.
     """
-    bound_to = ("list_reach", params.namespace, params.target, str(params.days))
+    bound_to = ("list_reach", params.namespace, params.skill, params.target, str(params.days))
     [after] = read_cursor(key, bound_to, params.cursor, 1) if params.cursor else ("",)
     first = first_day(params.days).isoformat()
     uses = reach_days.c.skill_id == catalogue.c.skill_id, reach_days.c.day >= first
     where = [or_(catalogue.c.network, catalogue.c.secrets, exists().where(*uses))]
     if params.target:
         where = [or_(*_reaching(params.target), exists().where(*uses, reach_days.c.target == params.target))]
+    if params.skill:
+        where.append(catalogue.c.name == params.skill)
     statement = (
         select(catalogue.c.skill_id, catalogue.c.name, skill_versions.c.version, skill_versions.c.manifest_json)
         .add_columns(catalogue.c.version_id)
@@ -230,6 +233,8 @@ async def list_reach(contents: ContentParts, identity: Identity, params: ListRea
     require_insight(identity)
     if params.namespace:
         parse_namespace(params.namespace)
+    if params.skill:
+        parse_skill_name(params.skill)
     work = partial(read_reach, identity=identity, key=contents.registry.cursor_key, params=params)
     return await contents.registry.read_page(work)
 
