@@ -98,12 +98,13 @@ class Form(NamedTuple):
     pairs: tuple[tuple[str, str], ...]
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the first value of a field, or `default`. Line ends are line feeds, as the user has typed them."""
-        return next((typed_lines(value) for key, value in self.pairs if key == name), default)
+        """Return the first value of a field, or `default`."""
+        return next(iter(self.all(name)), default)
 
     def all(self, name: str) -> list[str]:
-        """Return all values of a field, in order."""
-        return [typed_lines(value) for key, value in self.pairs if key == name]
+        """Return all values of a field, in order. Line ends are line feeds, as the user has typed them."""
+        # Browsers send line ends of text areas as CR LF.
+        return [value.replace("\r\n", "\n") for key, value in self.pairs if key == name]
 
     def has(self, name: str) -> bool:
         return any(key == name for key, _ in self.pairs)
@@ -135,6 +136,7 @@ class PageRequest:
         self.receive = receive
         self.headers = headers
         self.visit = visit
+        self.method: str = scope["method"]
         self.known = identity
         """The caller, or None if the caller has not signed in and the authenticator knows no one."""
         self.pairs = _query_of(scope)
@@ -152,19 +154,9 @@ class PageRequest:
         return self.known or ANONYMOUS
 
     @property
-    def method(self) -> str:
-        method: str = self.scope["method"]
-        return method
-
-    @property
-    def path(self) -> str:
-        path: str = self.scope["path"]
-        return path
-
-    @property
     def address(self) -> str:
         """The path with the query, for links back to this page."""
-        raw: bytes = self.scope.get("raw_path") or self.path.encode()
+        raw: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
         query = self.scope.get("query_string", b"").decode("latin-1")
         return f"{path}?{query}" if query else path
@@ -288,12 +280,6 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
     except ValueError:
         message = "the query has too many fields"
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_query", "Start again.")) from None
-
-
-def typed_lines(value: str) -> str:
-    """Return the text of a field with line feeds as line ends, as the user has typed it."""
-    # Browsers send line ends of text areas as CR LF.
-    return value.replace("\r\n", "\n")
 
 
 # -- The caller of a page: the user of a session, or a caller that the authenticator knows without a login -------------
