@@ -81,17 +81,6 @@ def files_of(connection: Connection, version_id: int) -> list[FileRow]:
     ]
 
 
-def list_files(
-    connection: Connection, identity: Identity, *, name: str, spec: VersionSpec
-) -> tuple[VersionRow, list[FileRow]]:
-    """Return a version and its files, sorted by path.
-
-    Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version.
-    """
-    row = resolve(connection, identity, name, spec)
-    return row, files_in(connection, row)
-
-
 def find_file(connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str) -> FoundFile:
     """Return a file of a version, without the content of a large file. Raise the errors of `read_skill_file`."""
     row = resolve(connection, identity, name, spec)

@@ -12,13 +12,13 @@ import msgspec
 
 from skillery.errors import BlobNotFound
 from skillery.formats.bundle import SKILL_MD
-from skillery.skills.files import FileRow, list_files
+from skillery.method import or_none
+from skillery.skills.descriptions import SkillFileEntry
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_opened import (
     Opened,
-    exactly,
     file_path_of,
     find_in_version,
     open_version,
@@ -56,10 +56,10 @@ async def show_file(request: PageRequest) -> Page | Direct:
     """Show the file in the address or a picture of a notebook; SKILL.md without a path; the tree of files for a
     folder.
     """
-    opened = await open_version(request)
+    opened = await open_version(request, "full")
     has_path = "path" in request.scope["path_params"]
     path = file_path_of(request, f"{opened.name} {opened.version}") if has_path else SKILL_MD
-    rows = await _rows(request, opened)
+    rows = or_none(opened.skill.files) or []
     is_folder = any(row.path.startswith(f"{path}/") for row in rows) or not has_path
     if is_folder and not any(row.path == path for row in rows):
         return _page(request, opened, rows, path if has_path else "", {"view": None})
@@ -76,13 +76,7 @@ async def show_file(request: PageRequest) -> Page | Direct:
     return _page(request, opened, rows, path, values_of_view(request, view, address, raw))
 
 
-async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
-    """Return the rows of all files of the version."""
-    identity, spec = reader_of(request), exactly(opened.version)
-    return (await request.read_page(partial(list_files, identity=identity, name=opened.name, spec=spec)))[1]
-
-
-def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
+def _page(request: PageRequest, opened: Opened, rows: list[SkillFileEntry], path: str, values: dict[str, Any]) -> Page:
     """Return the page with the tree of files, opened at `path`."""
     shared_values = {
         "tree": _tree(rows),
@@ -92,7 +86,7 @@ def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, 
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **shared_values, **values)
 
 
-def _tree(rows: list[FileRow]) -> dict[str, Any]:
+def _tree(rows: list[SkillFileEntry]) -> dict[str, Any]:
     """Return the files as nested folders: SKILL.md, then folders, then files. Each folder is a dict."""
     tree: dict[str, Any] = {}
     for row in sorted(rows, key=_place_in_tree):
@@ -104,7 +98,7 @@ def _tree(rows: list[FileRow]) -> dict[str, Any]:
     return tree
 
 
-def _place_in_tree(row: FileRow) -> tuple[bool, list[tuple[bool, str, str]]]:
+def _place_in_tree(row: SkillFileEntry) -> tuple[bool, list[tuple[bool, str, str]]]:
     *above, name = row.path.split("/")
     folders = [(False, segment.lower(), segment) for segment in above]
     return row.path != SKILL_MD, [*folders, (True, name.lower(), name)]
