@@ -30,15 +30,11 @@ from skillery.web.skill_opened import (
     shown_tools,
 )
 from skillery.web.skill_trust import read_trust
-from skillery.web.views.charts import spark
 from skillery.web.views.kinds import with_ending
 from skillery.web.views.shown import View
 from skillery.web.views.tables import Wanted
 
-FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024
-_BYTES_OF_TOKEN = 3.3
-"""The bytes of English text and code in a token of a model, on average."""
 SEVERITIES: dict[Severity, str] = {
     "broken": "it does not work",
     "security": "only reviewers run it",
@@ -64,15 +60,11 @@ async def show_about(request: PageRequest) -> Page:
     chosen = number_of(request.query.get("example", ""))
     chosen = chosen if chosen in results else min(results, default=0)
     can_change = request.publishes(opened.name)
-    size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
-    runs, failed = [day.runs for day in opened.facts.days], [day.failed for day in opened.facts.days]
-    chart_words = f"Runs per day in the last 30 days: {sum(runs):,} in total, {sum(failed):,} failed"
     values: dict[str, Any] = {
         "failing_ways": page_of_failures.failures if page_of_failures else [],
         "inputs": fields_of(skill.manifest.get("inputs")),
-        "first_inputs": FIRST_INPUTS,
         "tools": [(tool, fields_of(inputs_of_schema(tool.parameters))) for tool in tools],
         "examples": examples_of(request, opened),
         "results": results,
@@ -83,14 +75,9 @@ async def show_about(request: PageRequest) -> Page:
         "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
         "text": text,
-        "skill_md_size": size,
-        "skill_md_tokens": round(size / _BYTES_OF_TOKEN, -2 if size > 3000 else -1),
-        "contents": text.contents,
+        "skill_md_size": len(skill_md.encode()),
         "frontmatter": frontmatter,
         "agent": agent,
-        "usage": skill.usage,
-        "days": opened.facts.days,
-        "chart": spark(runs, failed, chart_words) if any(runs) else None,
         "can_change": can_change,
         "all_labels": labels,
         "visibilities": VISIBILITIES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
@@ -132,8 +131,6 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
     `tab` is the current tab. `part` is the first part of the page title, or "".
     """
     skill, name = opened.skill, opened.name
-    *above, last = name.split(".")
-    counts = opened.facts.counts
     runtime = skill.manifest.get("runtime") or {}
     can_run = request.may("run") and skill.kind == "action" and bool(runtime.get("entrypoint"))
     shared = {
@@ -143,27 +140,13 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "exact": opened.exact,
         "at": f"{name}@{opened.version}",
         "tab": tab,
-        "crumbs": [(segment, ".".join(above[: depth + 1])) for depth, segment in enumerate(above)],
-        "last": last,
         "can_run": can_run,
         "scripts": or_none(skill.scripts) or [],
-        "sees_runs": request.may("run"),
         "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
-        "versions_count": sum(counts.values()),
-        "runs_address": _runs_address(request, name),
         "here_exactly": _exactly_here(request, opened),
     }
     title = f"{name} {opened.version}"
     return Page(template, f"{part} · {title}" if part else title, {**shared, **values}, "skills")
-
-
-def _runs_address(request: PageRequest, name: str) -> str:
-    """Return the address of the list with the caller's own runs of a skill.
-
-    An admin sees the runs of all identities, so the address names the identity.
-    """
-    own_filter = {"identity": request.identity.name} if access.is_admin(request.identity) else {}
-    return f"/runs?{urlencode({'skill': name, **own_filter})}"
 
 
 def _exactly_here(request: PageRequest, opened: Opened) -> str:
