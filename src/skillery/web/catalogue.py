@@ -105,12 +105,9 @@ async def _page(request: PageRequest) -> Page:
     values: dict[str, Any] = {
         "filters": filters,
         "sorts": {key: words for key, words in SORTS.items() if filters.q or key != "best"},
-        "rows": skills.skills,
+        "page": skills,
         "texts_of": _texts_of,
         "languages": LANGUAGES,
-        "total": skills.total,
-        "is_more": skills.total_is_more,
-        "next": filters.address(skills.next_cursor) if skills.next_cursor else None,
         "is_first": not cursor,
         "facets": facets_of(filters, facets),
         "branches": branches_of(filters, facets.namespace),
