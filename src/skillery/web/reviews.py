@@ -22,7 +22,7 @@ from skillery.versions.waivers import (
 )
 from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, at_field, path_of
 from skillery.web.markdown import Place, split_frontmatter
-from skillery.web.review_contents import Compared, Dangers, compare, dangers_of, first_version
+from skillery.web.review_contents import Compared, Dangers, compare, dangers_of, first_version, rights_of
 from skillery.web.sending import MOST_WAITING
 from skillery.web.skill_opened import (
     Opened,
@@ -230,25 +230,15 @@ async def show_queue(request: PageRequest) -> Page:
     namespace = request.query.get("ns", "").strip()
     page = await request.do(list_versions, ListVersions(waiting=True, namespace=namespace, limit=MOST_WAITING))
     reviewable = [version for version in page.versions if access.reviews(request.identity, version.name)]
-    rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
+    rows: list[tuple[ListedVersion, Skill | None, int]] = []
     for version in sorted(reviewable, key=lambda version: version.created_at):
-        rows.append((version, await _facts(request, version) if len(rows) < 30 else None))
-    rows.sort(key=lambda row: -(row[1]["more"] if row[1] else 0))
+        skill = await describe(request, version.name, version.version, "summary") if len(rows) < 30 else None
+        difference = or_none(skill.permissions_diff) if skill else None
+        rows.append((version, skill, len(rights_of(difference.added)) if difference else 0))
+    rows.sort(key=lambda row: -row[2])
     namespaces = sorted({version.name.partition(".")[0] for version in reviewable})
     values = {"rows": rows, "ns": namespace, "namespaces": namespaces, "is_cut": page.next_cursor is not None}
     return Page("reviews_queue.html", "Review", values, "review")
-
-
-async def _facts(request: PageRequest, version: ListedVersion) -> dict[str, int]:
-    """Return the numbers of new permissions, findings, examples and passed examples of a waiting version."""
-    skill = await describe(request, version.name, version.version, "summary")
-    difference = or_none(skill.permissions_diff)
-    return {
-        "more": len(difference.added.network) + len(difference.added.secrets) if difference else 0,
-        "findings": sum(not finding.waiver for finding in or_none(skill.findings) or ()),
-        "examples": sum(len(skill.manifest.get(key) or ()) for key in ("examples", "tool_examples")),
-        "passed": sum(example.status == "passed" for example in or_none(skill.examples) or ()),
-    }
 
 
 async def show_waivers(request: PageRequest) -> Page:
