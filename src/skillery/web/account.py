@@ -6,28 +6,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from msgspec.structs import astuple
+from msgspec.structs import asdict
 
-from skillery.backends import Scope
 from skillery.errors import SkilleryError
-from skillery.identity.usage import GetUsage, IdentityUse, NamespaceUse, get_usage
+from skillery.identity.usage import GetUsage, IdentityUse, NamespaceUse, Used, get_usage
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
 from skillery.web.visits import cookie_of
 
-# -- Uses of quotas in words, for the account of a user and for admins -------------------------------------------------
-
-
-WORDS = {
-    "blobs": "blobs",
-    "blob_bytes": "bytes of blobs",
-    "runs_per_minute": "runs of the last minute",
-    "concurrent_runs": "runs at the same time",
-    "session_tools": "tools of sessions",
-    "workspaces": "workspaces",
-    "workspace_bytes": "bytes of workspaces",
-    "bundle_bytes": "bytes of versions",
-}
+# -- Uses of quotas, for the account of a user and for admins ----------------------------------------------------------
 
 
 class Use(NamedTuple):
@@ -36,25 +23,12 @@ class Use(NamedTuple):
     of: str
     """The name of the identity or namespace."""
     quota: str
-    used: int | None
-    """The used amount. None if the caller may not know it."""
-    limit: int | None
-    """The quota. None if there is no limit."""
-
-    @property
-    def words(self) -> str:
-        """The quota in words, for example "bytes of blobs"."""
-        return WORDS[self.quota]
-
-    @property
-    def is_size(self) -> bool:
-        """Whether the amounts are bytes."""
-        return self.quota.endswith("_bytes")
+    amount: Used
 
     @property
     def part(self) -> float:
         """The used part of the limit, from 0.0, or 0.0 if there is no limit."""
-        return (self.used or 0) / self.limit if self.limit else 0.0
+        return (self.amount.used or 0) / self.amount.limit if self.amount.limit else 0.0
 
 
 async def uses_of_caller(request: PageRequest, identity: str = "") -> list[Use]:
@@ -64,26 +38,17 @@ async def uses_of_caller(request: PageRequest, identity: str = "") -> list[Use]:
 
 def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
     """Yield the uses of quotas in a result of `get_usage`, those of namespaces last."""
-    for name in WORDS:
-        if name != "bundle_bytes":
-            yield Use(usage.identity, name, *astuple(getattr(usage, name)))
+    for name, amount in asdict(usage).items():
+        if isinstance(amount, Used):
+            yield Use(usage.identity, name, amount)
     yield from map(use_of_namespace, usage.namespaces)
 
 
 def use_of_namespace(usage: NamespaceUse) -> Use:
     """Return the use of the quota for the versions of a namespace."""
-    return Use(usage.namespace, "bundle_bytes", *astuple(usage.bundle_bytes))
+    return Use(usage.namespace, "bundle_bytes", usage.bundle_bytes)
 
 
-SCOPES: dict[Scope, str] = {
-    "read": "find and read skills, and see your runs",
-    "run": "run skills and code, and create blobs",
-    "publish": "publish skills",
-    "review": "review versions, and approve or reject them",
-    "metrics": "read the metrics of this server",
-    "audit": "read the audit trail, and the runs and usage of all identities",
-    "admin": "administer this server",
-}
 _YEAR = 365 * 24 * 3600
 
 
@@ -96,7 +61,6 @@ async def show_account(request: PageRequest) -> Page:
         uses = await uses_of_caller(request)
     values = {
         "identity": identity,
-        "scopes": [(name, words, request.may(name)) for name, words in SCOPES.items()],
         "grants": sorted(identity.namespaces),
         "uses": uses,
         "theme_now": cookie_of(request.headers, THEME_COOKIE) or "system",

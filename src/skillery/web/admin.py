@@ -141,7 +141,7 @@ async def show_quotas(request: PageRequest) -> Page:
         uses = await (uses_of_caller(request, identity) if identity else uses_of(request))
     except SkilleryError as error:
         request.problems = {"identity": message_of(error)}
-    shown = [use for use in uses if use.used or (identity and use.limit)]
+    shown = [use for use in uses if use.amount.used or (identity and use.amount.limit)]
     return admin_page("quotas", uses=shown, wanted=identity, most=MOST)
 
 
@@ -153,7 +153,7 @@ async def uses_of(request: PageRequest) -> list[Use]:
     identities = await request.read_page(partial(list_uses, quotas=quotas, most=MOST))
     namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))
     uses = [*chain.from_iterable(map(uses_of_identity, identities)), *map(use_of_namespace, namespaces)]
-    return sorted(uses, key=lambda use: (use.part, use.used or 0), reverse=True)
+    return sorted(uses, key=lambda use: (use.part, use.amount.used or 0), reverse=True)
 
 
 # -- `/admin/tokens` ---------------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ async def _of_quotas(request: PageRequest) -> AsyncIterator[Problem]:
     for use in await uses_of(request):
         if use.part >= NEAR:
             is_full = use.part >= 1
-            text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
+            quota = use.quota.replace("_", " ")
+            text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {quota}."
             yield Problem(FAILING if is_full else LOOK, text, "See who uses it", "/admin/quotas")
 
 
