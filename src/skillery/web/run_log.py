@@ -40,20 +40,15 @@ def parts_of(text: str) -> list[Part]:
     the cursor, titles, links. Of a line that was overwritten with carriage returns, the last text remains.
     """
     visible_text = _OVERWRITTEN.sub("", text).replace("\\x0d\n", "\n")
+    texts = _SEQUENCE.split(visible_text)
     parts: list[Part] = []
-    colour, is_bold, end = "", False, 0
-    for match in _SEQUENCE.finditer(visible_text):
-        _add(parts, colour, is_bold, visible_text[end : match.start()])
-        end = match.end()
-        if match["codes"] is not None:
-            colour, is_bold = _after(match["codes"], colour, is_bold)
-    _add(parts, colour, is_bold, visible_text[end:])
+    colour, is_bold = "", False
+    for part, codes in zip(texts[::2], [*texts[1::2], None], strict=True):
+        if part:
+            parts.append((f"{colour} b".strip() if is_bold else colour, part))
+        if codes is not None:
+            colour, is_bold = _after(codes, colour, is_bold)
     return parts
-
-
-def _add(parts: list[Part], colour: str, is_bold: bool, text: str) -> None:
-    if text:
-        parts.append((f"{colour} b".strip() if is_bold else colour, text))
 
 
 def _after(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
