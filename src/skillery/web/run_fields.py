@@ -171,10 +171,6 @@ def _value(field: Field, text: str) -> Any:
     """Return the value of a field. Raise ValueError with a message for the user if the text is invalid."""
     if field.widget in {"text", "area"}:
         return text
-    if field.choices:
-        if text not in field.choices:
-            raise ValueError(f"{text[:80]!r} is not one of the choices.")
-        return _json(text)
     if field.widget == "number":
         plain = text.strip()
         if not _NUMBER.fullmatch(plain) or len(plain) > 60:
