@@ -13,7 +13,6 @@ from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
 from skillery.runs.failures import ListFailures, list_failures
-from skillery.skills.descriptions import Skill
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results
 from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
@@ -73,7 +72,6 @@ async def show_about(request: PageRequest) -> Page:
         "trust": trust,
         "policy": policy,
         "findings": or_none(skill.findings) or [],
-        "warnings": _warnings(skill),
         "text": text,
         "skill_md_size": len(skill_md.encode()),
         "frontmatter": frontmatter,
@@ -125,17 +123,3 @@ async def send_example_file(request: PageRequest) -> Direct:
 
 def _row_of(file: ResultFile) -> BlobRow:
     return BlobRow(file.blob_id, file.kind, file.size_bytes, file.sha256, is_text=False, owner="", path=file.path)
-
-
-# -- Further values of the page ----------------------------------------------------------------------------------------
-
-
-def _warnings(skill: Skill) -> list[str]:
-    """Return the warnings of the version, except for those that the page shows as notes."""
-    as_notes = tuple(
-        f"{status}{end}"
-        for end in (": ", " (")
-        for status in ("deprecated", "yanked", "rejected")
-        if getattr(skill, status)
-    )
-    return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
