@@ -62,7 +62,8 @@ async def show(request: PageRequest, key: str) -> Answer:
         result = await request.do(tab.method, params)
     if request.query.get("as") == "csv":
         columns = tab.columns.split()
-        table = Table(columns, [[_cell(row[name]) for name in columns] for row in tab.rows(result)])
+        cells = ((row[name] for name in columns) for row in tab.rows(result))
+        table = Table(columns, [["" if cell is None else str(cell) for cell in row] for row in cells])
         headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{key}.csv"')]
         return Direct(partial(send_bytes, status=200, body=as_csv(table).encode(), kind=_CSV, headers=headers))
     values = {
@@ -88,10 +89,6 @@ def _params(request: PageRequest, tab: Tab) -> Params:
         params["sort"] = query["sort"]
     params |= {"wanted": query.get("show") != "all", "limit": tab.limit}
     return tab.params(**{name: value for name, value in params.items() if name in tab.params.__struct_fields__})
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _matrix(page: ReachPage) -> dict[str, Any]:

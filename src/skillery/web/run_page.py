@@ -200,18 +200,13 @@ async def show_runs(request: PageRequest) -> Page:
         page = await request.do(list_runs, ListRuns(**set_filters, limit=ROWS, cursor=query.get("cursor", "")))
     except (InvalidParams, NotFound) as error:
         problem = error
-    next_address = f"/runs?{urlencode({**set_filters, 'cursor': page.next_cursor})}" if page.next_cursor else None
     values = {
-        "runs": page.runs,
-        "next": next_address,
+        "page": page,
         "is_first": not query.get("cursor"),
         "filters": filters,
         "kept": set_filters,
-        "first": f"/runs?{urlencode(set_filters)}" if set_filters else "/runs",
         "statuses": STATUSES,
         "ages": AGES,
         "problem": problem,
-        "is_admin": request.may("admin"),
-        "may_run": request.may("run"),
     }
     return Page("runs_list.html", "Runs", values, "runs")
