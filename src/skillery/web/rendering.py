@@ -15,6 +15,7 @@ from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 from skillery.formats.tracebacks import Frame
 from skillery.web.display import visible
+from skillery.web.views.kinds import ending_of
 
 # -- Source code: tokens are spans of few classes, and hidden characters are boxes -------------------------------------
 # Only the ending of the file selects the lexer. Guessing by content would execute slow patterns on hostile texts.
@@ -72,13 +73,13 @@ def load_lexers() -> None:
 
 def has_lexer(path: str) -> bool:
     """Return whether files with the ending of `path` are highlighted."""
-    return _ending(path) in _LEXERS
+    return ending_of(path) in _LEXERS
 
 
 def highlighted_lines(text: str, path: str) -> list[str]:
     """Return the lines of a file as HTML, without line ends."""
     lines: list[list[Markup]] = [[]]
-    for name, part in _parts(text.replace("\r\n", "\n"), _LEXERS.get(_ending(path), "")):
+    for name, part in _parts(text.replace("\r\n", "\n"), _LEXERS.get(ending_of(path), "")):
         for number, piece in enumerate(part.split("\n")):
             if number:
                 lines.append([])
@@ -115,11 +116,6 @@ def _lexer(name: str) -> Any:
 def _class_of(kind: Any) -> str:
     """Return the CSS class of a token type, or ""."""
     return next((name for group, name in _TOKEN_CLASSES if kind in group), "")
-
-
-def _ending(path: str) -> str:
-    """Return the ending of a path without the dot, in lower case."""
-    return path.rpartition("/")[2].rpartition(".")[2].lower()
 
 
 # -- Lines with numbers, and the line at which a run failed ------------------------------------------------------------

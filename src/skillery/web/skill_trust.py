@@ -26,6 +26,7 @@ from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
 from skillery.web.skill_opened import Opened, exactly, examples_of, explain, permissions_of, reader_of
+from skillery.web.views.kinds import ending_of
 
 Sign = Literal["ok", "none", "look", "bad"]
 _LANGUAGES = {
@@ -119,7 +120,7 @@ def is_text_only(skill: Skill) -> bool:
     """Return whether a version has no code to run, and only documents."""
     files = or_none(skill.files) or ()
     runs = bool(skill.manifest.get("runtime")) or any(file.path == "tools.json" for file in files)
-    return not runs and all(not file.executable and _ending_of(file.path) in _DOCUMENTS for file in files)
+    return not runs and all(not file.executable and ending_of(file.path) in _DOCUMENTS for file in files)
 
 
 def _source(opened: Opened, records: Records) -> TrustFact:
@@ -214,10 +215,11 @@ def _code(opened: Opened, language: Language) -> TrustFact:
     findings = [finding for finding in or_none(skill.findings) or () if finding.waiver is None]
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [f for f in findings if f.severity == "warning" and f.rule not in (DEAD_REFERENCE, NOT_PORTABLE)]
-    unknown = [file for file in files if not _language_of(file.path)]
+    unknown = [file for file in files if ending_of(file.path) not in _LANGUAGES]
     programs = [file for file in unknown if file.executable]
-    others = [file for file in unknown if not file.executable and _ending_of(file.path) not in _DOCUMENTS]
-    languages = Counter(filter(None, (_language_of(file.path) for file in files)))
+    others = [file for file in unknown if not file.executable and ending_of(file.path) not in _DOCUMENTS]
+    endings = map(ending_of, (file.path for file in files))
+    languages = Counter(_LANGUAGES[ending] for ending in endings if ending in _LANGUAGES)
     kind = "script" if skill.kind == "instruction" else "file"
     parts = [counted(count, f"{name} {kind}", language) for name, count in languages.most_common()]
     lock = or_none(skill.lock)
@@ -239,14 +241,6 @@ def _code(opened: Opened, language: Language) -> TrustFact:
         details.insert(0, f"{' and '.join(noticed)} from its checks.")
     sign: Sign = "bad" if errors else "look" if warnings or programs or others else "ok"
     return TrustFact(sign, words, " ".join(details), address)
-
-
-def _language_of(path: str) -> str:
-    return _LANGUAGES.get(_ending_of(path), "")
-
-
-def _ending_of(path: str) -> str:
-    return path.rpartition("/")[2].rpartition(".")[2].lower()
 
 
 def _tests(opened: Opened, examples: Sequence[CheckedExample]) -> TrustFact:

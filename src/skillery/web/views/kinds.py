@@ -38,6 +38,11 @@ _STARTS = (
 )
 
 
+def ending_of(path: str) -> str:
+    """Return the ending of a path without the dot, in lower case. A name without a dot is its own ending."""
+    return path.rpartition("/")[2].rpartition(".")[2].lower()
+
+
 def kind_of(path: str, head: bytes, size: int) -> ContentKind:
     """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
 
@@ -157,7 +162,7 @@ _ENDINGS = {
 def format_of(name: str, media_type: str) -> Format:
     """Return the format of a text, from its media type or from the ending of its name. "" is plain text."""
     stated = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
-    return _FORMATS.get(stated) or _FORMATS.get(name.rpartition(".")[2].lower(), "")
+    return _FORMATS.get(stated) or _FORMATS.get(ending_of(name), "")
 
 
 def with_ending(name: str, media_type: str) -> str:
