@@ -117,6 +117,14 @@ class Head(NamedTuple):
     def __str__(self) -> str:
         return f"{self.seq}:{self.hash}"
 
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Return the head that `skillery audit head` has printed as `SEQ:HASH`. Raise ValueError for other text."""
+        seq, _, digest = text.strip().partition(":")
+        if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
+            raise ValueError("this is not SEQ:HASH, as printed by `skillery audit head`")
+        return cls(int(seq), digest.lower())
+
 
 def record(
     connection: Connection,

@@ -148,10 +148,10 @@ def _line(entry: Mapping[str, Any]) -> str:
 def _head(text: str) -> Head:
     from skillery.audit import Head
 
-    seq, _, digest = text.strip().partition(":")
-    if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
-        raise click.UsageError("--head must be SEQ:HASH, as printed by `skillery audit head`")
-    return Head(int(seq), digest.lower())
+    try:
+        return Head.parse(text)
+    except ValueError:
+        raise click.UsageError("--head must be SEQ:HASH, as printed by `skillery audit head`") from None
 
 
 def _caller(entry: Mapping[str, Any]) -> str:

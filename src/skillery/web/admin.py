@@ -253,9 +253,11 @@ async def verify_audit(request: PageRequest) -> Page:
     """
     form = await request.form()
     typed = form.get("head").strip()
-    head = _head(typed)
-    if typed and head is None:
-        raise FormRefused({"head": "A head is a number and a hash, as `skillery audit head` prints it: 123:4f5e…"})
+    try:
+        head = Head.parse(typed) if typed else None
+    except ValueError:
+        message = "A head is a number and a hash, as `skillery audit head` prints it: 123:4f5e…"
+        raise FormRefused({"head": message}) from None
     return await show_audit(request, await asyncio.to_thread(request.site.state.verify_audit, head))
 
 
@@ -277,10 +279,3 @@ async def show_audit(request: PageRequest, verified: Verified | None = None) -> 
         verified=verified,
         head=dict(request.sent or ()).get("head", ""),
     )
-
-
-def _head(text: str) -> Head | None:
-    """Return the head that `skillery audit head` has printed as `SEQ:HASH`, or None for other text."""
-    seq, _, digest = text.partition(":")
-    is_head = seq.isdecimal() and len(seq) < 19 and len(digest) == 64
-    return Head(int(seq), digest.lower()) if is_head else None
