@@ -13,10 +13,11 @@ from urllib.parse import quote
 import msgspec
 
 from skillery.formats.agent_clients import CLIENTS, Client, Server
+from skillery.formats.inputs import inputs_in, sample_of
 from skillery.skills.descriptions import Skill
 from skillery.tools.tool_listings import ToolRow
 from skillery.web.frame import PageRequest
-from skillery.web.run_fields import Field, fields_of, inputs_of_schema
+from skillery.web.run_fields import inputs_of_schema
 from skillery.web.skill_opened import Opened, describe, shown_tools
 from skillery.web.visits import Header, cookie_of
 
@@ -146,8 +147,8 @@ def _call(skill: Skill, tools: Sequence[ToolRow]) -> _Call | None:
     if skill.kind == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         if not tools:
             return None
-        parameters = fields_of(inputs_of_schema(tools[0].parameters))
-        args = {parameter.name: _sample(parameter) for parameter in parameters if parameter.is_required}
+        parameters = inputs_in(inputs_of_schema(tools[0].parameters))
+        args = {name: sample_of(parameter) for name, parameter in parameters.items() if parameter.required}
         return _Call(args, {}, tools[0].name)
     example = next((candidate for candidate in manifest.get("examples") or () if isinstance(candidate, dict)), {})
     args, blobs = example.get("args") or {}, example.get("blobs") or {}
@@ -155,13 +156,6 @@ def _call(skill: Skill, tools: Sequence[ToolRow]) -> _Call | None:
         args = {}
     files = {key: path.rpartition("/")[2] for key, path in blobs.items() if isinstance(path, str)}
     return _Call(args, files)
-
-
-def _sample(parameter: Field) -> Any:
-    """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
-    if value := parameter.default or "".join(parameter.choices[:1]):
-        return msgspec.json.decode(value)
-    return {"number": 1, "integer": 1, "array": [], "object": {}}.get(parameter.type, parameter.name.upper())
 
 
 def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
