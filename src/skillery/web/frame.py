@@ -41,7 +41,6 @@ from skillery.web.visits import (
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=msgspec.Struct)
-T = TypeVar("T")
 RECENT = timedelta(minutes=15)
 """The maximum age of a sign-in that may change tokens, secrets and garbage."""
 
@@ -137,6 +136,9 @@ class PageRequest:
         self.headers = headers
         self.visit = visit
         self.method: str = scope["method"]
+        self.read = site.core.registry.read
+        """Function that runs a function with SQL. `read_page` is for functions that may read many rows."""
+        self.read_page = site.core.registry.read_page
         self.known = identity
         """The caller, or None if the caller has not signed in and the authenticator knows no one."""
         self.pairs = _query_of(scope)
@@ -195,19 +197,6 @@ class PageRequest:
         """Call a method with the rights of the caller and an idempotency key. Return its result. Raise its errors."""
         result: R = await execute(self.site.core, self.identity, method, params, key)
         return result
-
-    def read(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Return the result of `work`, a function that takes a connection and reads a few rows.
-
-        Raise Unavailable if the database fails, and the errors of `work`.
-        """
-        return self.site.core.registry.read(work)
-
-    def read_page(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Return the result of `work`, a function that may read many rows, from a separate thread. Raise the errors of
-        `read`.
-        """
-        return self.site.core.registry.read_page(work)
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
         """Return the fields of a form, without its token.
