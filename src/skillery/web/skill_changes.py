@@ -13,7 +13,7 @@ from skillery.labels import labels
 from skillery.method import or_none
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle, revocations
-from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
+from skillery.versions.version_tables import VersionGroup, table_of_versions
 from skillery.web.frame import Done, Form, FormRefused, Page, PageRequest, SeeOther, Undo, at_field, path_of
 from skillery.web.skill_about import VISIBILITIES
 from skillery.web.skill_opened import Opened, open_version, page_of, reader_of
@@ -142,28 +142,15 @@ _FOLDED: tuple[VersionGroup, ...] = ("prereleases", "withdrawn")
 async def show_versions(request: PageRequest) -> Page:
     """Show the versions in three tables, or one of the tables if `?show=` names one."""
     opened = await open_version(request)
-    group, cursor = _GROUPS.get(request.query.get("show", "")), request.query.get("cursor", "")
-    first: VersionGroup = group or "releases"
-    tables = {first: await _table(request, opened.name, first, AT_ONCE, cursor)}
-    if group is None:
-        for folded in _FOLDED:
-            tables[folded] = await _table(request, opened.name, folded, FOLDED_AT_ONCE, "")
-    versions = [
-        version.version for table in tables.values() for version in table.versions if version.status != "purged"
-    ]
-    values = {"tables": tables, "shown": group or "", "comparable": versions if len(versions) > 1 else []}
+    shown, cursor = _GROUPS.get(request.query.get("show", "")), request.query.get("cursor", "")
+    pages: dict[VersionGroup, tuple[int, str]] = {shown or "releases": (AT_ONCE, cursor)}
+    if shown is None:
+        pages |= dict.fromkeys(_FOLDED, (FOLDED_AT_ONCE, ""))
+    key, identity = request.site.core.registry.cursor_key, reader_of(request)
+    read = partial(table_of_versions, identity=identity, key=key, name=opened.name)
+    tables = {
+        group: await request.read_page(partial(read, group=group, limit=limit, cursor=cursor))
+        for group, (limit, cursor) in pages.items()
+    }
+    values = {"tables": tables, "shown": shown or ""}
     return page_of(request, opened, "versions", "skill_versions.html", part="Versions", **values)
-
-
-async def _table(request: PageRequest, name: str, group: VersionGroup, limit: int, cursor: str) -> VersionTable:
-    """Return a page of one table of versions."""
-    work = partial(
-        table_of_versions,
-        identity=reader_of(request),
-        key=request.site.core.registry.cursor_key,
-        name=name,
-        group=group,
-        limit=limit,
-        cursor=cursor,
-    )
-    return await request.read_page(work)
