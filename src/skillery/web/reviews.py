@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec import UNSET
 
 from skillery.errors import NotAllowed, NotFound, SkilleryError
@@ -61,11 +63,9 @@ async def read(request: PageRequest, opened: Opened) -> tuple[Skill | None, Comp
     earlier: Skill | None = None
     compared = first_version(skill.manifest)
     if against:
-        try:
-            compared = await compare(request, opened.name, against, opened.version, or_none(skill.skill_md) or "")
+        with suppress(NotFound):
             earlier = await describe(request, opened.name, against)
-        except NotFound:
-            compared = first_version(skill.manifest)
+            compared = await compare(request, opened.name, against, opened.version, or_none(skill.skill_md) or "")
     return earlier, compared, await dangers_of(request, skill, earlier, compared)
 
 
