@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from skillery.backends import Identity
 from skillery.database.registry import Registry
@@ -100,6 +100,15 @@ def read_audit_after(connection: Connection, filters: AuditFilter, *, after: int
     """
     oldest_first = select(audit).where(audit.c.seq > after, *_conditions(filters)).order_by(audit.c.seq).limit(limit)
     return AuditPage(fitting_items([_entry(row) for row in connection.execute(oldest_first)]), None)
+
+
+def list_actions(connection: Connection) -> list[str]:
+    """Return the actions that entries have, by name."""
+    # Each step looks up the next action in the index. DISTINCT would read the whole trail.
+    actions = select(func.min(audit.c.action).label("action")).cte("actions", recursive=True)
+    following = select(func.min(audit.c.action)).where(audit.c.action > actions.c.action).scalar_subquery()
+    actions = actions.union_all(select(following).where(actions.c.action.is_not(None)))
+    return list(connection.scalars(select(actions.c.action).where(actions.c.action.is_not(None))))
 
 
 def _conditions(filters: AuditFilter) -> list[ColumnElement[bool]]:

@@ -20,9 +20,8 @@ from skillery.identity.tokens import REMARKS, SCOPES, CreatedToken, remarked
 from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
-from skillery.methods.table import METHODS
 from skillery.plugins.facts import ServerPlugin
-from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
+from skillery.registry.audit_trail import AuditPage, ListAudit, list_actions, list_audit
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of
 from skillery.web.visits import VALUE_OF_SECRET
@@ -241,8 +240,6 @@ async def _set_value(request: PageRequest, name: str, value: str) -> SeeOther:
 # -- `/admin/audit`: the audit trail with filters, and a check of its chain --------------------------------------------
 
 
-ACTIONS = sorted(name for name, method in METHODS.items() if method.audits)
-"""The methods that leave entries, as suggestions for the filter. Other entries have other actions."""
 FILTERS = ("identity", "action", "subject", "outcome", "since", "until")
 
 
@@ -270,10 +267,11 @@ async def show_audit(request: PageRequest, verified: Verified | None = None) -> 
     except InvalidParams as error:
         field = str(error.data.get("param", ""))
         request.problems = {field if field in FILTERS else "": message_of(error)}
+    actions = {*await request.read_page(list_actions), filters["action"]} - {""}
     return admin_page(
         "audit",
         entries=page.entries,
-        actions=ACTIONS,
+        choices={"action": sorted(actions), "outcome": ("done", "refused")},
         filters=filters,
         next_cursor=page.next_cursor,
         verified=verified,
