@@ -35,10 +35,14 @@ def test_files_may_be_left_out(rpc: Rpc, new_name: str) -> None:
     assert rpc("describe_skill", name=new_name)["skill"]["kind"] == "instruction"
 
 
-def test_the_same_bundle_again_answers_as_the_first_time_did(rpc: Rpc, new_name: str) -> None:
+def test_the_same_bundle_again_answers_that_it_is_unchanged(rpc: Rpc, new_name: str) -> None:
     first = create(rpc, manifest(new_name))
 
-    assert create(rpc, manifest(new_name)) == first
+    assert create(rpc, manifest(new_name)) == {**first, "unchanged": True}
+    assert first["unchanged"] is False
+    for version, is_stored in (("1.0.0", True), ("1.0.1", False)):
+        checked = rpc("check_skill", manifest=manifest(new_name, version), skill_md="# A\n", files=skill_files())
+        assert checked["unchanged"] is is_stored
 
 
 def test_another_bundle_under_a_taken_version_is_a_conflict(rpc: Rpc, new_name: str) -> None:

@@ -65,6 +65,19 @@ def test_a_folder_is_checked_and_published(server: Server, new_name: str) -> Non
     assert {one["path"] for one in files} == {"skill.toml", "SKILL.md", "code/main.py"}
 
 
+def test_published_bytes_are_not_published_again(sqlite_server: Server, new_name: str) -> None:
+    browser = Browser(sqlite_server.url, **HTML)
+    upload = send(browser, files_of(new_name)).headers["location"]
+    form = {**browser.fields(upload), "action": "publish"}
+    browser.post(upload, form)
+
+    page = browser.get(upload).text
+    assert f'Already published as <a href="/s/{new_name}@1.0.0">{new_name}@1.0.0</a> with these bytes.' in page
+    assert 'value="publish"' not in page
+    sent_again = browser.post(upload, form).headers["location"]
+    assert "with these bytes. Nothing changed." in browser.get(sent_again).text
+
+
 def test_problems_are_shown_at_their_lines(sqlite_server: Server, new_name: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     files = files_of(new_name)

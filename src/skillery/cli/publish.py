@@ -126,7 +126,7 @@ async def _publish(
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
+    from skillery.cli.publish_options import Stepped, stepped, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
     if key is not None:
@@ -137,7 +137,6 @@ async def _publish(
     elif bump:
         next_skill = Stepped(with_bump(next_skill.skill, bump))
     skill, step, warnings = next_skill
-    digest = await stored_digest(client, skill) if reads else ""
     created = await client.create_skill(**params_of(skill))
     if key is not None:
         await add_author(client, key, created, {file.path: file.sha256 for file in skill.files})
@@ -152,7 +151,6 @@ async def _publish(
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
-    facts["unchanged"] = digest == created["digest"]
     search = await _search(client, skill) if created["status"] == "published" else {}
     return {**created, **facts, **printed, "warnings": [*placed(skill, printed["warnings"]), *all_warnings], **search}
 
@@ -160,14 +158,13 @@ async def _publish(
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
     """Check a folder without publishing it, and return the answer with counts and warnings."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.publish_options import stepped, stored_digest
+    from skillery.cli.publish_options import stepped
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)
     answer = await client.check_skill(**params_of(skill))
     all_warnings = [*placed(skill, answer["warnings"]), *warnings, *lint(skill)]
-    is_same = await stored_digest(client, skill) == answer["digest"]
-    return {**answer, **_counts(skill), **_step(step, bump), "unchanged": is_same, "warnings": all_warnings}
+    return {**answer, **_counts(skill), **_step(step, bump), "warnings": all_warnings}
 
 
 def _step(step: Step | None, bump: str | None) -> dict[str, Any]:
@@ -210,7 +207,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
     if "ok" in answer:
-        status = "unchanged" if answer["unchanged"] else answer["status"]
+        status = "unchanged" if answer.get("unchanged") else answer["status"]
         outcome = status if answer["ok"] else "refused"
         click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} would be {outcome}"))
     else:

@@ -729,17 +729,18 @@ class DeletedBlob(TypedDict):
 
 
 class CreatedSkill(TypedDict):
-    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings. `unchanged`: the version was already stored with these bytes."""
 
     name: str
     version: str
     digest: str
     status: str
     warnings: list[str]
+    unchanged: bool
 
 
 class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`. `unchanged`: the version is already stored with these bytes."""
 
     ok: bool
     name: str
@@ -750,6 +751,7 @@ class CheckedSkill(TypedDict):
     findings: list[CheckFinding]
     examples: list[CheckedExample]
     permissions_diff: PermissionsDiff
+    unchanged: bool
 
 
 class DevelopedSkill(TypedDict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,17 +41,20 @@ from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
 from skillery.versions.new_versions import NewVersion, insert_version
 
-log = logging.getLogger(__name__)
-
 
 class CreatedSkill(NewVersion, frozen=True):
-    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings. `unchanged`: the
+    version was already stored with these bytes.
+    """
 
     warnings: tuple[str, ...] = ()
+    unchanged: bool = False
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`.
+    `unchanged`: the version is already stored with these bytes.
+    """
 
     ok: bool
     name: str
@@ -63,6 +65,7 @@ class CheckedSkill(msgspec.Struct, frozen=True):
     findings: tuple[CheckFinding, ...]
     examples: tuple[CheckedExample, ...]
     permissions_diff: PermissionsDiff
+    unchanged: bool
 
 
 Also = Callable[[Connection, NewVersion], None]
@@ -76,6 +79,7 @@ class Published(NamedTuple):
     warnings: tuple[str, ...]
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
+    unchanged: bool = False
 
 
 def _stored_warnings(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
@@ -142,7 +146,7 @@ class Publisher:
         created = published.created
         stored_warnings = await self._database.read(partial(_stored_warnings, identity=identity, created=created))
         warnings = (*published.warnings, *stored_warnings)
-        return CreatedSkill(created.name, created.version, created.digest, created.status, warnings)
+        return CreatedSkill(**msgspec.structs.asdict(created), warnings=warnings, unchanged=published.unchanged)
 
     def rules_with_review(self) -> PublishingRules:
         """Return the rules of the server, with a review for each version."""
@@ -169,10 +173,10 @@ class Publisher:
         `skill_md` means that the bundle is imported: tools that are not valid are then skipped.
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
-        if state.taken is not None:
+        if (taken := state.taken) is not None:
             if also is not None:
-                await self._database.write(partial(_record_also, also, state.taken))
-            return Published(state.taken, bundle.warnings)
+                await self._database.write(lambda connection: also(connection, taken))
+            return Published(taken, bundle.warnings, unchanged=True)
         publication = publication_of(bundle, identity)
         policy = self.passing.policies.of(publication.name)
         rules = rules_under(rules or self._rules, policy)
@@ -280,6 +284,7 @@ class Publisher:
             findings=findings,
             examples=tested.examples,
             permissions_diff=state.diff,
+            unchanged=state.taken is not None,
         )
 
     async def find_stored(
@@ -342,7 +347,3 @@ class Publisher:
         except BaseException:
             await asyncio.shield(asyncio.to_thread(upload.give_up))
             raise
-
-
-def _record_also(also: Also, created: NewVersion, connection: Connection) -> None:
-    also(connection, created)
