@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import Server
+from tests.conftest import Server, manifest
 from tests.support.people import Caller, Who
 
 AUTHOR = Who("author", "read run publish", "*")
@@ -206,6 +206,31 @@ def test_the_order_of_creation_has_no_hidden_skills(as_: As, new_name: str) -> N
     assert outsider.http.get("/v1/skills", params={"order": "asc", "after": names[1]}).status_code == 404
     cursor = author.http.get("/v1/skills", params={"order": "desc", "limit": "1"}).json()["next_page"]
     assert author.http.get("/v1/skills", params={"order": "asc", "page": cursor}).status_code == 400
+
+
+def test_the_list_takes_the_filters_of_list_skills(server: Server, new_name: str) -> None:
+    http, (first, other, last) = server.rpc.http, (f"{new_name}.{letter}" for letter in "bcd")
+    for name, licence in ((first, "MIT"), (other, "own terms"), (last, "MIT")):
+        text = f"---\nname: {name[-1]}\ndescription: Notes of {name}.\nlicense: {licence}\n---\n# {name}\n"
+        server.rpc("create_skill", manifest=manifest(name, kind="instruction"), skill_md=text)
+
+    def listed(**query: str) -> tuple[list[str], str]:
+        page = http.get("/v1/skills", params={"contains": "instructions", "reviewed": "false", **query}).json()
+        return [skill["id"] for skill in page["data"]], page["next_page"]
+
+    assert listed(licence="MIT", after=f"{new_name}.a", limit="2")[0] == [first, last]
+    assert listed(licence="MIT", after=first, limit="1")[0] == [last]
+    names, cursor = listed(licence="MIT", after=f"{new_name}.a", limit="1")
+    assert (names, listed(licence="MIT", page=cursor, limit="1")[0]) == ([first], [last])
+    assert listed(licence="other", after=f"{new_name}.a", limit="1")[0] == [other]
+    for query, word in (
+        ({"reviewed": "maybe"}, "reviewed"),
+        ({"contains": "nothing"}, "action, instructions, scripts"),
+        ({"order": "asc", "verified": "true"}, "order"),
+        ({"licence": "MIT", "page": "x"}, "cursor"),
+    ):
+        error = error_of(http.get("/v1/skills", params=query), 400)
+        assert word in error["message"] + error["data"]["hint"], error
 
 
 def test_a_purged_version_is_listed_without_its_description(as_: As, new_name: str) -> None:

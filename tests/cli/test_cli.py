@@ -27,7 +27,7 @@ import pytest
 from skillery.app.home import Home
 from skillery.cli import commands
 from skillery.cli.verbs import Verb
-from tests.conftest import Server, clean_environment
+from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.durations import shared_work
 from tests.support.forms import ROOT, rounds
 from tests.support.parallel import is_first
@@ -471,6 +471,33 @@ def test_lists_warn_of_deprecated_skills_and_visibility_is_confirmed(
         assert listed.err == f"warning: {name}: deprecated: too slow. Use 'text.csv.query' instead.\n"
     done = served("visibility", name, "private")
     assert done.out.startswith(f"{name} is visible to its publishers, reviewers and admins")
+
+
+@pytest.mark.full
+def test_list_and_search_take_the_filters_of_the_catalogue(
+    served: Callable[..., Ended], sqlite_rpc: Rpc, new_name: str
+) -> None:
+    """Options of booleans have both values, and a filter that is not given selects nothing."""
+    for name, licence, hosts in (("far", "own terms", ["https://x.example"]), ("near", "MIT", [])):
+        description = f"Sums {name} rows of {new_name}."
+        skill = manifest(f"{new_name}.{name}", description=description, permissions={"network": hosts})
+        text = f"---\nname: {name}\ndescription: Sums {name} rows.\nlicense: {licence}\n---\n# Sum\n"
+        sqlite_rpc("create_skill", manifest=skill, skill_md=text, files=skill_files())
+
+    selected = {
+        (): ["far", "near"],
+        ("--contains", "action"): ["far", "near"],
+        ("--contains", "scripts"): [],
+        ("--network",): ["far"],
+        ("--no-network", "--no-reviewed"): ["near"],
+        ("--licence", "MIT"): ["near"],
+        ("--reviewed",): [],
+    }
+    for options, names in selected.items():
+        for command in (("list",), ("search", new_name)):
+            listed = served(*command, "--namespace", new_name, *options, "--json")
+            skills = sorted(skill["name"] for skill in listed.json["skills"])
+            assert skills == [f"{new_name}.{name}" for name in names], (command, options, listed.err)
 
 
 @pytest.mark.full

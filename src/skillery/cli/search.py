@@ -202,20 +202,19 @@ def _words(_ctx: click.Context, _argument: click.Parameter, words: Sequence[str]
     return " ".join(words)
 
 
+_TAGS = option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; if repeated, skills with all tags."
+)
+_NO_FACTS = {"counts": None, "catalogue": None}
+"""Params of facts that the tables do not show. All filters of the methods are options."""
 search = Verb(
     "search",
     "search_skills",
     Table("skills", "name version kind snippet", none="No skill found.", notes=_print_notes, snippet=_snippet),
     click.Argument(["query"], metavar="WORD...", nargs=-1, required=True, callback=_words),
     option("--limit", type=click.IntRange(1, 100), help="Maximum number of skills.  [default: 20]"),
-    option(
-        "--tag",
-        "tags",
-        multiple=True,
-        metavar="TAG",
-        help="Only skills with this tag; if repeated, skills with all tags.",
-    ),
-    only=("query", "limit", "kind", "tags", "namespace", "cursor"),
+    _TAGS,
+    fixed={**_NO_FACTS, "detail": None},
     help="""Search skills, best match first.
 
     The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
@@ -235,7 +234,8 @@ list_ = Verb(
     ),
     option("--namespace", help="Only skills in this namespace and below it."),
     option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True),
-    only=("namespace", "detail", "limit", "cursor", "contains", "reviewed", "licence"),
+    _TAGS,
+    fixed=_NO_FACTS,
     pages="choice",
     help="List the latest version of each skill, one row each.",
 )

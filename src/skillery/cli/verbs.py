@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -128,7 +128,6 @@ class Verb(click.Command):
 
     replaced: the parameters that differ from the derived ones of the same names.
     fixed: the params that are no options, with their values.
-    only: the params that are options. Without it, all that are not fixed.
     pages: "all" if the command reads all pages, "choice" if it has the option --all.
     takes: returns the part of the answer that is printed.
     at_home: answers from the home, without a client, if the command has no URL.
@@ -145,7 +144,6 @@ class Verb(click.Command):
         *replaced: click.Parameter,
         help: str = "",
         fixed: Mapping[str, Any] = types.MappingProxyType({}),
-        only: Collection[str] = (),
         pages: Literal["", "all", "choice"] = "",
         takes: Callable[[Any], Any] | None = None,
         at_home: Callable[[Target, dict[str, Any]], Any] | None = None,
@@ -155,8 +153,7 @@ class Verb(click.Command):
     ) -> None:
         super().__init__(name)
         self.method, self._prints, self._replaced, self._help = method, prints, replaced, inspect.cleandoc(help)
-        self.fixed, self._only = fixed, only
-        self._pages, self._takes, self._at_home = pages, takes, at_home
+        self.fixed, self._pages, self._takes, self._at_home = fixed, pages, takes, at_home
         self._fails, self._asks, self._bundled = fails, asks, bundled
 
     @property
@@ -202,10 +199,11 @@ class Verb(click.Command):
         docs = dict(line.split(": ", 1) for line in (inspect.getdoc(self.stub) or "").splitlines()[2:])
         remaining = {param_of(param): param for param in self._replaced}
         for name, param in inspect.signature(self.stub).parameters.items():
-            if name in {"self", KEY} or name in self.fixed or (self._only and name not in self._only):
+            if name in {"self", KEY} or name in self.fixed:
                 continue
             required = param.default is param.empty
-            parameter = remaining.pop(name, None) or self._derived(name, param.annotation, required)
+            has_both = "(false)" in docs.get(name, "")
+            parameter = remaining.pop(name, None) or self._derived(name, param.annotation, required, has_both)
             if parameter is None:
                 continue
             if isinstance(parameter, click.Option) and not parameter.help:
@@ -213,8 +211,11 @@ class Verb(click.Command):
             yield parameter
         yield from remaining.values()
 
-    def _derived(self, name: str, annotation: Any, required: bool) -> click.Parameter | None:
-        """Return the argument or option for a param of the method, or None if the command reads all pages."""
+    def _derived(self, name: str, annotation: Any, required: bool, has_both: bool) -> click.Parameter | None:
+        """Return the argument or option for a param of the method, or None if the command reads all pages.
+
+        If a boolean `has_both` values, there is an option for each.
+        """
         if name in {"limit", "cursor"}:
             return None if self._pages == "all" else self._page_option(name)
         if name == "name" and required and self._versioned:
@@ -229,6 +230,8 @@ class Verb(click.Command):
         if required:
             return click.Argument([name], type=choices, metavar="|".join(choices.choices) if choices else None)
         flag = "--" + name.replace("_", "-")
+        if kind is bool and has_both:
+            return click.Option([f"{flag}/--no-{flag.removeprefix('--')}", name], default=None)
         if kind is bool:
             return click.Option([flag, name], is_flag=True)
         if kind == list[str]:
@@ -277,10 +280,10 @@ class Verb(click.Command):
         if self._versioned == "exact" and not params["version"]:
             raise click.UsageError(f"'{params['name']}' has no version: write NAME@VERSION")
         # A flag that is not set, and a repeated option that is not given, are left out of the call.
-        return {
-            name: None if value is False or value == () else list(value) if isinstance(value, tuple) else value
-            for name, value in params.items()
-        }
+        has_both = {param.name for param in self.params if param.secondary_opts}
+        empty = [name for name, value in params.items() if value == () or (value is False and name not in has_both)]
+        params |= dict.fromkeys(empty)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
     def _answer(self, target: Target, params: dict[str, Any], *, everything: bool) -> Any:
         """Return the answer of the method, with the rows of all pages if `everything` is true."""

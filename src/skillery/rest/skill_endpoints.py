@@ -9,7 +9,9 @@ from litestar.openapi.spec import Parameter, Reference, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.backends import Scope
+from skillery.client_source.openrpc import field_schema
 from skillery.http.operations import BINARY, ELSEWHERE, JSON, Body, Operation, Response, in_query
+from skillery.method import annotated_params
 from skillery.rest.skill_requests import (
     DEFAULT_LIMIT,
     MOST_LISTED,
@@ -30,6 +32,7 @@ from skillery.rest.skills import (
     version_endpoint,
     versions_endpoint,
 )
+from skillery.skills.catalogue_filters import CHOICES, FLAGS, SkillFilters
 
 _ZIP = Response("A zip with the files of the version at its root.", kinds=("application/zip",))
 _SAME = Response("If-None-Match contains the ETag of the content.", kinds=())
@@ -68,10 +71,17 @@ _PAGE = (
     in_query("after", "last_id of the previous page."),
     in_query("page", "next_page of the previous page."),
 )
-_SOURCE = (in_query("source", "Every skill of this server has the source 'custom'."),)
-_NAMESPACE = (in_query("namespace", "Namespace of the new skill."),)
 _ORDERS = ["asc", "desc"]
 _BY_CREATION = (in_query("order", "Skills by creation. Without it, they are sorted by name.", enum=_ORDERS),)
+_FILTERS = tuple(
+    in_query(field.name, schema["description"], OpenAPIType(schema["type"]), enum=schema.get("enum"))
+    for field, annotation in annotated_params(SkillFilters)
+    for schema in [field_schema(annotation)]
+    if field.name in FLAGS or field.name in CHOICES
+)
+_SOURCE = (in_query("source", "Every skill of this server has the source 'custom'."),)
+_LIST = (*_PAGE, *_BY_CREATION, *_SOURCE, *_FILTERS)
+_NAMESPACE = (in_query("namespace", "Namespace of the new skill."),)
 _ORDER = (in_query("order", "Versions by creation, newest first by default.", enum=_ORDERS),)
 _DEFAULT = Schema(
     type=OpenAPIType.STRING,
@@ -121,7 +131,9 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "POST"),
         skills_endpoint,
         (
-            _operation("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_BY_CREATION, *_SOURCE)),
+            _operation(
+                "GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_BY_CREATION, *_SOURCE, *_FILTERS)
+            ),
             _operation("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_form()),
         ),
     ),

@@ -18,6 +18,8 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Label, Latest, VersionSpec, parse_version_spec
 from skillery.http.requests import check_json, only, query_of, read_body
 from skillery.importing import ImportOptions
+from skillery.methods.errors import explain
+from skillery.registry.visibility import hidden_audiences
 from skillery.rest.exports import answer_export
 from skillery.rest.skill_requests import (
     DEFAULT,
@@ -47,14 +49,15 @@ from skillery.rest.skill_requests import (
     yanked,
 )
 from skillery.rest.skill_uploads import published
-from skillery.skills.catalogue_listings import SkillPage
+from skillery.skills.catalogue_filters import CHOICES, FLAGS, CatalogueFilter, SkillFilters, filter_of
+from skillery.skills.catalogue_listings import SkillPage, cursor_after_name, list_catalogue
 from skillery.skills.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.skills.listings import cursor_after_skill, read_skills
 from skillery.versions.lifecycle import yank, yank_skill
 from skillery.versions.versions import ages, cursor_after_version, descriptions_of, find_version
 
 WAITING = {"draft", "in_review"}
-LIST_QUERY = ("limit", "after", "page", "order", "source")
+LIST_QUERY = ("limit", "after", "page", "order", "source", *FLAGS, *CHOICES)
 MOST_BYTES = 64 * 1024
 """The maximum size of the body that sets the default version."""
 
@@ -153,18 +156,36 @@ def _new_default(body: bytes) -> str:
 async def _listed(request: Asked, query: dict[str, str]) -> Skills:
     """Return a page of skills for the parameters of the query. Raise InvalidParams if one is invalid."""
     limit = limit_of(query)
-    cursor, order = query.get("page", ""), order_of(query)
+    cursor, order, filters = query.get("page", ""), order_of(query), _filters_of(request, query)
+    if order is not None and filters is not None:
+        raise InvalidParams(
+            "filters and 'order' exclude each other", hint="Filtered skills are sorted by name.", param="order"
+        )
     if query.get("after"):
-        cursor = await _cursor_after(request, parse_skill_name(query["after"]), order)
+        cursor = await _cursor_after(request, parse_skill_name(query["after"]), order, filters)
     if query.get("source", "custom") != "custom":
         return Skills("list", [], None, None, has_more=False, next_page=None)
-    work = partial(_listed_now, request=request, limit=limit, cursor=cursor, order=order)
+    work = partial(_listed_now, request=request, limit=limit, cursor=cursor, order=order, filters=filters)
     return await request.registry.read_page(work)
 
 
-def _listed_now(connection: Any, *, request: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
+def _filters_of(request: Asked, query: dict[str, str]) -> CatalogueFilter | None:
+    """Return the filters of list_skills in the query, or None. Raise InvalidParams if one is invalid."""
+    texts = {name: text for name, text in query.items() if name in FLAGS or name in CHOICES}
+    booleans = {"true": True, "false": False}
+    params = msgspec.json.encode({name: booleans.get(texts[name], texts[name]) for name in texts})
+    try:
+        facts = msgspec.json.decode(params, type=SkillFilters).facts(msgspec.UNSET)
+    except msgspec.ValidationError as error:
+        raise explain(error, SkillFilters, msgspec.Raw(params)) from None
+    return filter_of("", "", (), facts, hidden_audiences(request.identity)) if texts else None
+
+
+def _listed_now(
+    connection: Any, *, request: Asked, limit: int, cursor: str, order: Order | None, filters: CatalogueFilter | None
+) -> Skills:
     """Return a page of skills, for one database connection."""
-    page = _page(connection, request, limit, cursor, order)
+    page = _page(connection, request, limit, cursor, order, filters)
     rows, next_cursor = page.skills, page.next_cursor
     names = [row.name for row in rows]
     ages, defaults = _facts(connection, request, names)
@@ -173,12 +194,17 @@ def _listed_now(connection: Any, *, request: Asked, limit: int, cursor: str, ord
     return Skills("list", data, first, last, has_more=next_cursor is not None, next_page=next_cursor)
 
 
-def _page(connection: Any, request: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
+def _page(
+    connection: Any, request: Asked, limit: int, cursor: str, order: Order | None, filters: CatalogueFilter | None
+) -> SkillPage:
     """Return a page of list_skills: by creation if there is an `order`, else by name."""
     caller, key = request.identity, request.key
     if order is not None:
         return list_by_creation(connection, caller, key, order=order, limit=limit, cursor=cursor)
-    listing = read_skills(connection, caller, key, namespace="", detail="names", limit=limit, cursor=cursor)
+    if filters is not None:
+        listing = list_catalogue(connection, caller, key, filters=filters, limit=limit, cursor=cursor)
+    else:
+        listing = read_skills(connection, caller, key, namespace="", detail="names", limit=limit, cursor=cursor)
     return msgspec.json.decode(listing, type=SkillPage)
 
 
@@ -188,7 +214,7 @@ def _facts(connection: Any, request: Asked, names: list[str]) -> tuple[Any, dict
     return ages(connection, identity=request.identity, names=names), labelled
 
 
-async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
+async def _cursor_after(request: Asked, name: str, order: Order | None, filters: CatalogueFilter | None) -> str:
     """Return the cursor with which a list of skills continues after the skill `name`.
 
     If the list is not ordered by creation (`order` is None), the skill need not exist.
@@ -199,9 +225,12 @@ async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(request, name, Latest())
+        namespace = described["manifest"].get("namespace", namespace)
     except SkilleryError:
-        return cursor_after_skill(request.key, namespace, name)
-    return cursor_after_skill(request.key, described["manifest"].get("namespace", namespace), name)
+        pass  # the namespace of a skill is usually the start of its name
+    if filters is not None:
+        return cursor_after_name(request.key, filters, namespace, name)
+    return cursor_after_skill(request.key, namespace, name)
 
 
 async def _skill(request: Asked, name: str, spec: VersionSpec) -> Skill:

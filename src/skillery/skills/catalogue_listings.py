@@ -196,12 +196,12 @@ def list_catalogue(
     key: bytes,
     *,
     filters: CatalogueFilter,
-    sort: Sort,
-    detail: Literal["names", "summary"],
+    sort: Sort = "name",
+    detail: Literal["names", "summary"] = "names",
     limit: int,
     cursor: str,
-    entries: bool,
-    counts: CountsCache | None,
+    entries: bool = False,
+    counts: CountsCache | None = None,
 ) -> msgspec.Raw:
     """Return a page of `list_skills` as JSON: the rows that pass the filters and that the identity sees.
 
@@ -218,6 +218,11 @@ def list_catalogue(
     next_cursor = make_cursor(key, bound_to, _position(order, keys[answered - 1])) if 0 < answered < len(keys) else None
     counted = count_catalogue(connection, identity, filters, counts) if counts is not None else None
     return _answer([_item(row, detail, entries) for row in page], next_cursor, counted)
+
+
+def cursor_after_name(key: bytes, filters: CatalogueFilter, namespace: str, name: str) -> str:
+    """Return a cursor for `list_catalogue` that continues after the given skill, by name. It need not exist."""
+    return make_cursor(key, _bound_to(filters, "name", "names"), (namespace, name))
 
 
 def _bound_to(filters: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...]:
