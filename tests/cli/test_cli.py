@@ -927,7 +927,7 @@ def test_verbs_have_the_params_of_their_methods() -> None:
         if extra := {str(name).rstrip("_") for name in params} - inspect.signature(verb.stub).parameters.keys():
             more[verb.method] = extra
 
-    assert more == {"list_labels": {"history"}}
+    assert more == {"list_labels": {"history"}, "get_activity": {"callers"}}
 
 
 def test_hints_name_existing_commands_instead_of_methods() -> None:

@@ -16,7 +16,9 @@ from skillery.database.tables import reach_days, search_days
 from skillery.registry.searches import LONGEST, MOST_ROWS, Searched, Searches, recorded_words, write_searches
 from skillery.registry.usage import thin_out
 from skillery.skills.reach import MOST_TARGETS, OTHERS, count_reach
-from tests.conftest import Server
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.browser import token_of
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import await_early_day, eventually
 
@@ -159,6 +161,30 @@ def test_activity_of_a_skill_has_its_versions_and_presets_select_skills(org: Ser
     stranger = publisher_of(org.url, "sven", f"{new_name}x")("get_activity", skill=f"{new_name}.quick")
     assert (counts(stranger["total"])[0], stranger["versions"]) == (0, [])
     assert [skill["name"] for skill in owner("list_reach", skill=f"{new_name}.idle")["skills"]] == []
+
+
+@pytest.mark.full
+def test_commands_show_activity_failures_reach_and_searches(tokens_sqlite: Server, new_name: str) -> None:
+    token = token_of(tokens_sqlite, new_name, "read", "run", "publish", namespaces=[f"{new_name}.*"])
+    owner = Rpc(tokens_sqlite.url, token)
+    bad = manifest(f"{new_name}.bad", permissions={"network": ["https://x.example"]})
+    owner("create_skill", manifest=bad, skill_md="# A", files=skill_files(FAILS))
+    owner("execute_skill", name=f"{new_name}.bad")
+    owner("search_skills", query=f"{new_name} nothing")
+
+    def rows(*words: str) -> list[list[str]]:
+        shown = skillery("insight", *words, "--url", tokens_sqlite.url, SKILLERY_TOKEN=token)
+        assert shown.code == 0, shown.err
+        return [line.split("\t") for line in shown.out.splitlines()]
+
+    used = eventually(lambda: (shown := rows("activity"))[1:] and shown)
+    assert used[1][:5] == [f"{new_name}.bad", "1", "0", "1", "1"]
+    assert rows("activity", "--callers")[1][:5] == [new_name, "1", "0", "1", "1"]
+    assert rows("failures")[1][:5] == [f"{new_name}.bad", "ValueError", "1", "1", "1.0.0"]
+    assert rows("reach", "--all")[1] == [f"{new_name}.bad", "host", "https://x.example", "-", "0", "0", "-"]
+    assert rows("searches") == []  # one caller is not enough for publishers
+    answer = skillery("insight", "reach", "--json", "--url", tokens_sqlite.url, SKILLERY_TOKEN=token).json
+    assert answer["skills"][0]["reach"][0]["declared"] is True
 
 
 # -- list_reach --------------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ commands.sections = {
                 audit_and_webhooks.webhook,
                 audit_and_webhooks.audit,
                 server_use.usage,
+                server_use.insight,
                 server_use.quota,
                 server_use.env,
                 locks.packages,

@@ -1,4 +1,4 @@
-"""`skillery env`, `usage`, `quota` and `gc`: packages, counts and space of a server."""
+"""`skillery env`, `usage`, `insight`, `quota` and `gc`: packages, counts and space of a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_fields, print_json, print_rows
-from skillery.cli.verbs import Table, Verb, option
+from skillery.cli.verbs import MAX_PAGE, Table, Verb, option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
 
 OF_IDENTITY = (
-    "blobs",
-    "blob_bytes",
-    "runs_per_minute",
-    "concurrent_runs",
-    "session_tools",
-    "workspaces",
-    "workspace_bytes",
+    *("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs", "session_tools"),
+    *("workspaces", "workspace_bytes"),
 )
 
 
@@ -80,6 +75,73 @@ quota = Verb(
     ),
     option("--namespace", metavar="NAMESPACE", help="The namespace.  [default: the namespaces of your grants]"),
     help="Show the used amount and the limit of each quota.",
+)
+
+
+# -- `skillery insight`: what is used and by whom, what fails, what skills may reach, and what callers search for ------
+
+
+_ACTIVITY = {
+    "skills": Table("skills", "skill=name runs loads callers failed busy_ms p95_ms last_day", headed=True),
+    "callers": Table("callers", "caller runs loads skills failed busy_ms last_day", headed=True),
+}
+
+
+def _print_activity(answer: Mapping[str, Any]) -> None:
+    _ACTIVITY["callers" if click.get_current_context().params["callers"] else "skills"](answer)
+    total = ", ".join(f"{answer['total'][name]} {name}" for name in ("runs", "failed", "loads", "callers"))
+    click.echo(f"In all: {total}; {answer['unused']} skills without a use", err=True)
+
+
+class _Reach(Table):
+    """A row for each host and secret of each skill."""
+
+    def __call__(self, answer: Mapping[str, Any]) -> None:
+        rows = [{"skill": skill["name"], **target} for skill in answer["skills"] for target in skill["reach"]]
+        super().__call__({**answer, self.key: rows})
+
+
+_MOST_ROWS = option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of rows.  [default: 20]")
+insight = click.Group(
+    "insight",
+    help="Show admins and publishers what is used, what fails, and what callers search for.",
+    commands=[
+        Verb(
+            "activity",
+            "get_activity",
+            _print_activity,
+            option("--callers", is_flag=True, help="List callers instead of skills."),
+            _MOST_ROWS,
+            help="List which skills are used, or by whom.",
+        ),
+        Verb(
+            "failures",
+            "list_failures",
+            Table("failures", "skill type=error_type runs callers since=since_version last_at message", headed=True),
+            pages="choice",
+            help="List which skills fail, most harm first.",
+        ),
+        Verb(
+            "reach",
+            "list_reach",
+            _Reach(
+                "skills",
+                "skill kind target granted runs refused last_day",
+                headed=True,
+                granted=lambda row: {True: "yes", False: "no"}.get(row["granted"]),
+            ),
+            option("--target", "target_"),
+            pages="choice",
+            help="List which hosts and secrets skills may reach, and whether their runs did.",
+        ),
+        Verb(
+            "searches",
+            "list_searches",
+            Table("searches", "words times matched opened callers last_day", headed=True),
+            _MOST_ROWS,
+            help="List what callers searched for.",
+        ),
+    ],
 )
 
 
