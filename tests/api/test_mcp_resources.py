@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -518,6 +519,39 @@ def test_other_completions_are_refused(ref: dict[str, str], argument: str, mcp: 
     error = mcp.error("completion/complete", ref=ref, argument={"name": argument, "value": ""})
     assert error["code"] == -32602
     assert "hint" in error["data"]
+
+
+@pytest.mark.full
+def test_listings_follow_namespaces_and_access(org: Server, new_name: str) -> None:
+    author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
+    for namespace in ("closed", "mixed", "mixed-up", "open"):
+        publish(author, f"{new_name}.{namespace}.seen")
+    publish(author, f"{new_name}.mixed.deep.hidden")
+    for hidden in ("closed.seen", "mixed.deep.hidden"):
+        author("set_visibility", name=f"{new_name}.{hidden}", visibility="private")
+    agent = Caller(org.url, Who("robot", "read publish", f"{new_name}.*", "agent"))
+    assert agent.create(f"{new_name}.drafts.a")["status"] == "draft"
+
+    seen_by_all = ["mixed-up.seen", "mixed.seen", "open.seen"]
+    for who, names in (
+        (
+            Who("author", "read", f"{new_name}.*"),
+            ["closed.seen", "mixed-up.seen", "mixed.deep.hidden", *seen_by_all[1:]],
+        ),
+        (Who("stranger", "read", "elsewhere.*"), seen_by_all),
+    ):
+        mcp = Mcp(Caller(org.url, who))
+        root = f"skill://{new_name}"
+        folders = mcp.all("resources/directory/read", "resources", uri=root)
+        assert {folder["name"] for folder in folders} == {name.partition(".")[0] for name in names}
+        listed = json.loads(mcp.tool("list_skills", namespace=new_name)["content"][0]["text"])["skills"]
+        assert sorted(skill["name"] for skill in listed) == [f"{new_name}.{name}" for name in names]
+        uris = [f"{root}/{name.replace('.', '/')}/SKILL.md" for name in names]
+        for method, key in (("skills/list", "skills"), ("resources/list", "resources")):
+            of_root = {entry["uri"] for entry in mcp.all(method, key) if entry["uri"].startswith(f"{root}/")}
+            assert sorted(uri for uri in of_root if uri.endswith("/SKILL.md")) == sorted(uris), method
+        below = mcp.tool("list_skills", namespace=f"{new_name}.mixed")["structuredContent"]["skills"]
+        assert len(below) == sum(name.startswith("mixed.") for name in names)
 
 
 @pytest.mark.full
