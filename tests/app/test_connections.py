@@ -251,7 +251,7 @@ def test_head_and_body_of_an_answer_arrive_together(sqlite_server: Server, path:
             head, _, body = first.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
             assert body[:1] == b"{"
-            size = int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
+            [size] = map(int, re.findall(rb"content-length: (\d+)", head))
             while len(body) < size:
                 body += connection.socket.recv(65_536)
             assert len(body) == size

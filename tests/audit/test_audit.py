@@ -42,21 +42,21 @@ class Trail:
         self.rita = Caller(url, Who(f"{name}-rita", "review"))
         self.name = name
 
-    def entries(self, **asked: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.admin("list_audit", **asked)["entries"]
-        return found
+    def entries(self, **filters: Any) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = self.admin("list_audit", **filters)["entries"]
+        return entries
 
-    def only(self, **asked: Any) -> dict[str, Any]:
+    def only(self, **filters: Any) -> dict[str, Any]:
         """Return the only matching entry."""
-        return self.exactly(1, **asked)[0]
+        return self.exactly(1, **filters)[0]
 
-    def exactly(self, number: int, **asked: Any) -> list[dict[str, Any]]:
+    def exactly(self, number: int, **filters: Any) -> list[dict[str, Any]]:
         """Return the matching entries. Entries of refused attempts are written with a short delay, so wait for
         them.
         """
-        found = eventually(lambda: entries if len(entries := self.entries(**asked)) >= number else [])
-        assert len(found) == number, found
-        return found
+        entries = eventually(lambda: listed if len(listed := self.entries(**filters)) >= number else [])
+        assert len(entries) == number, entries
+        return entries
 
 
 @pytest.fixture
@@ -392,9 +392,9 @@ def test_every_change_has_its_case_here() -> None:
 def test_every_change_leaves_an_entry(method: str, trail: Trail) -> None:
     subject = CHANGES[method](trail)
 
-    found = trail.entries(subject=subject, action=method)
-    assert len(found) == 1, f"{method} left no entry: does its transaction call audit.record(…, '{method}', …)?"
-    entry = found[0]
+    entries = trail.entries(subject=subject, action=method)
+    assert len(entries) == 1, f"{method} left no entry: does its transaction call audit.record(…, '{method}', …)?"
+    entry = entries[0]
     assert entry["outcome"] == "done"
     assert entry["subject"] == subject
     assert entry["identity"]["name"].startswith(trail.name)
@@ -451,8 +451,8 @@ def test_a_call_without_the_scope_leaves_an_entry(scope: str, trail: Trail) -> N
     identity = {"name": f"{trail.name}-none", "kind": "agent"}
     caller = Caller(trail.admin.url, Who(identity["name"], "-", kind="agent"))
     methods = [name for name, method in METHODS.items() if (method.needs or "") == scope]
-    asked = {name: params_of(name) for name in methods}
-    answers = {name: caller.error(name, **asked[name])["code"] for name in methods}
+    params = {name: params_of(name) for name in methods}
+    answers = {name: caller.error(name, **params[name])["code"] for name in methods}
     entries = {entry["action"]: entry for entry in trail.exactly(len(methods), identity=identity["name"])}
 
     assert {name: code for name, code in answers.items() if code != -32002} == {}
@@ -462,7 +462,7 @@ def test_a_call_without_the_scope_leaves_an_entry(scope: str, trail: Trail) -> N
     wrong = {
         name: entry
         for name, entry in entries.items()
-        if not common.items() <= entry.items() or entry["subject"].partition("@")[0] != subject_of(name, asked[name])
+        if not common.items() <= entry.items() or entry["subject"].partition("@")[0] != subject_of(name, params[name])
     }
     assert wrong == {}
 
@@ -491,8 +491,10 @@ def test_an_endpoint_that_refuses_leaves_an_entry(verb: str, path: str, action: 
 def test_a_page_from_elsewhere_that_is_kept_out_leaves_an_entry(trail: Trail) -> None:
     assert trail.ann.raw("{}", host="evil.example").status_code == 403
 
-    found = eventually(lambda: trail.entries(action="knock"))
-    assert {(one["identity"], one["code"], one["type"]) for one in found} == {(None, -32600, "host_not_allowed")}
+    knocks = eventually(lambda: trail.entries(action="knock"))
+    assert {(entry["identity"], entry["code"], entry["type"]) for entry in knocks} == {
+        (None, -32600, "host_not_allowed")
+    }
 
 
 # -- refused attempts ----------------------------------------------------------------------------------------------
@@ -641,12 +643,12 @@ def test_the_bundled_skills_were_published_by_the_server_itself(trail: Trail) ->
 
 def test_pages_hold_every_entry_once_newest_first(trail: Trail) -> None:
     tokens = [_create_token(trail) for _ in range(5)]
-    asked = {"identity": f"{trail.name}-admin", "limit": 2}
+    params = {"identity": f"{trail.name}-admin", "limit": 2}
 
     def pages() -> Iterator[list[dict[str, Any]]]:
         cursor = ""
         while cursor is not None:
-            page = trail.admin("list_audit", **asked, cursor=cursor)
+            page = trail.admin("list_audit", **params, cursor=cursor)
             cursor = page["next_cursor"]
             yield page["entries"]
 
@@ -659,11 +661,11 @@ def test_pages_hold_every_entry_once_newest_first(trail: Trail) -> None:
 
 def test_after_returns_later_entries_oldest_first(trail: Trail) -> None:
     tokens = [_create_token(trail) for _ in range(5)]
-    asked = {"identity": f"{trail.name}-admin"}
-    first = trail.entries(**asked)[-1]["seq"]
+    filters = {"identity": f"{trail.name}-admin"}
+    first = trail.entries(**filters)[-1]["seq"]
 
-    page = trail.admin("list_audit", **asked, after=first, limit=3)
-    rest = trail.entries(**asked, after=page["entries"][-1]["seq"])
+    page = trail.admin("list_audit", **filters, after=first, limit=3)
+    rest = trail.entries(**filters, after=page["entries"][-1]["seq"])
 
     assert [entry["subject"] for entry in page["entries"] + rest] == tokens[1:]
     assert page["next_cursor"] is None
@@ -815,8 +817,8 @@ def test_filters_select_exactly_the_matching_entries(trail: Trail) -> None:
     at = datetime.fromisoformat(trail.only(subject=f"{which['name']}@2.0.0")["at"])
     after, before = (at + timedelta(microseconds=1)).isoformat(), at.astimezone(UTC).isoformat()
 
-    def subjects(**asked: Any) -> list[str]:
-        return [entry["subject"] for entry in trail.entries(**asked)]
+    def subjects(**filters: Any) -> list[str]:
+        return [entry["subject"] for entry in trail.entries(**filters)]
 
     assert subjects(subject=which["name"]) == [f"{which['name']}@2.0.0", f"{which['name']}@1.0.0"]
     assert subjects(subject=f"{which['name']}@1.0.0") == [f"{which['name']}@1.0.0"]
@@ -829,9 +831,11 @@ def test_filters_select_exactly_the_matching_entries(trail: Trail) -> None:
     assert len(subjects(subject=which["name"], until="2999-01-01")) == 2
 
 
-@pytest.mark.parametrize("asked", [{"since": "yesterday"}, {"until": "2026-13-01"}, {"identity": "a\0b"}, {"limit": 0}])
-def test_an_invalid_filter_is_refused_by_name(asked: dict[str, Any], trail: Trail) -> None:
-    error = trail.admin.error("list_audit", **asked)
+@pytest.mark.parametrize(
+    "filters", [{"since": "yesterday"}, {"until": "2026-13-01"}, {"identity": "a\0b"}, {"limit": 0}]
+)
+def test_an_invalid_filter_is_refused_by_name(filters: dict[str, Any], trail: Trail) -> None:
+    error = trail.admin.error("list_audit", **filters)
 
     assert error["code"] == -32602
-    assert error["data"]["param"] in asked
+    assert error["data"]["param"] in filters

@@ -12,6 +12,7 @@ import tarfile
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,6 +224,11 @@ def forge(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
     rewritten(path, summed)
 
 
+def changed_table(table: str, change: Callable[[bytes], bytes], name: str, data: bytes) -> bytes:
+    """Return the content of a member of the archive, changed if it is the one with the rows of the table."""
+    return change(data) if name == f"tables/{table}.jsonl" else data
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-12_000])
 
@@ -331,7 +337,7 @@ def test_forged_rows_of_a_backup_are_refused(
     changes = [(table, change) for table, several in tables.items() for change in several]
     for number, (table, change) in enumerate(changes):
         path.write_bytes(good)
-        forge(path, lambda name, data: change(data) if name == f"tables/{table}.jsonl" else data)  # noqa: B023
+        forge(path, partial(changed_table, table, change))
         target = targets[number % 2]
         try:
             restore(target, storage, path, tmp_path / "key", ME)

@@ -591,8 +591,8 @@ def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
     ).distinct()
     assert database.read_now(lambda connection: connection.execute(sums).all()) == [(2, 4, 4, 2, 1)]
     [entry] = {
-        (tuple(one["catalogue"]["uses_by_day"]), tuple(one["catalogue"]["failed_by_day"]))
-        for one in one_page(database, ADMIN, NO_FILTER, "used", 1, "", None)["skills"]
+        (tuple(skill["catalogue"]["uses_by_day"]), tuple(skill["catalogue"]["failed_by_day"]))
+        for skill in one_page(database, ADMIN, NO_FILTER, "used", 1, "", None)["skills"]
     }
     assert entry == ((1, *[0] * 28, 3), (*[0] * 29, 1))
 

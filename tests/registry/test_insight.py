@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,7 @@ def test_refused_hosts_of_a_day_are_bounded(database: Database) -> None:
     skill, moment = 10**9 + 1, datetime.now(UTC)
     for start in range(0, 3 * MOST_TARGETS, MOST_TARGETS // 2):
         uses = [NetworkUse(f"h{start + number}.test", 443, False, "no") for number in range(MOST_TARGETS // 2)]
-        database.write_now(lambda connection: count_reach(connection, skill, uses, [], moment))  # noqa: B023
+        database.write_now(partial(count_reach, skill_id=skill, network=uses, secrets=[], finished_at=moment))
 
     stored = select(reach_days.c.target, reach_days.c.refused).where(reach_days.c.skill_id == skill)
     rows = dict(database.read_now(lambda connection: connection.execute(stored).all()))

@@ -35,16 +35,16 @@ def as_program(server: Server, agent: str) -> Rpc:
 
 
 def usage_of(rpc: Rpc, name: str) -> dict[str, Any] | None:
-    found = rpc("list_skill_usage", namespace=name.rpartition(".")[0], limit=1000)["skills"]
-    return next((one for one in found if one["name"] == name), None)
+    skills = rpc("list_skill_usage", namespace=name.rpartition(".")[0], limit=1000)["skills"]
+    return next((skill for skill in skills if skill["name"] == name), None)
 
 
 def counted(rpc: Rpc, name: str, loads: int, reads: int) -> dict[str, Any]:
     """Return the usage of a skill as soon as these reads are written."""
 
     def usage() -> dict[str, Any] | None:
-        found = usage_of(rpc, name)
-        return found if found is not None and (found["loads"], found["reads"]) == (loads, reads) else None
+        skill = usage_of(rpc, name)
+        return skill if skill is not None and (skill["loads"], skill["reads"]) == (loads, reads) else None
 
     return eventually(usage, problem=lambda: usage_of(rpc, name))
 
@@ -66,10 +66,10 @@ def test_skill_usage_counts_loads_and_reads_of_each_client(
         as_program(server, agent)("read_skill_file", name=name, path="SKILL.md")
     claude("describe_skill", name=name)  # a summary is not the skill
 
-    found = counted(rpc, name, 4, 3)
+    usage = counted(rpc, name, 4, 3)
 
-    assert found["runs"] == 0
-    assert found["clients"] == [
+    assert usage["runs"] == 0
+    assert usage["clients"] == [
         {"client": "apm", "loads": 2, "reads": 1},
         {"client": "claude-code", "loads": 2, "reads": 1},
         {"client": "codex_cli", "loads": 0, "reads": 1},
@@ -81,9 +81,9 @@ def test_an_mcp_client_is_known_by_its_client_info(rpc: Rpc, publish: Publish, n
     name = f"{new_name}.read"
     publish(name)
     meta = {f"{PREFIX}/clientInfo": {"name": "My Agent", "version": "1"}}
-    asked = {"name": name, "path": "SKILL.md"}
+    arguments = {"name": name, "path": "SKILL.md"}
     mcp = Mcp(rpc)
-    mcp("tools/call", name="read_skill_file", arguments=asked, _meta=meta)
+    mcp("tools/call", name="read_skill_file", arguments=arguments, _meta=meta)
     mcp("resources/read", uri=f"skill://{name.replace('.', '/')}/code/main.py", _meta=meta)
 
     assert counted(rpc, name, 1, 1)["clients"] == [{"client": "my-agent", "loads": 1, "reads": 1}]
@@ -102,14 +102,14 @@ def test_skills_that_are_read_and_never_run(server: Server, rpc: Rpc, publish: P
     counted(rpc, f"{new_name}.read", 1, 0)
     counted(rpc, f"{new_name}.read_and_run", 1, 0)
 
-    def names(**asked: Any) -> list[str]:
-        found, cursor = [], None
+    def names(**params: Any) -> list[str]:
+        names, cursor = [], None
         while True:
-            page = rpc("list_skill_usage", namespace=new_name, limit=1, cursor=cursor, **asked)
-            found += [one["name"].removeprefix(f"{new_name}.") for one in page["skills"]]
+            page = rpc("list_skill_usage", namespace=new_name, limit=1, cursor=cursor, **params)
+            names += [skill["name"].removeprefix(f"{new_name}.") for skill in page["skills"]]
             cursor = page["next_cursor"]
             if cursor is None:
-                return found
+                return names
 
     assert names() == ["read", "read_and_run", "run"]
     assert names(never_run=True) == ["read"]
@@ -126,9 +126,9 @@ def test_counts_of_the_last_seconds_are_written_at_the_end(start_server: Callabl
     as_program(server, "agent")("read_skill_file", name="text.csv.profile", path="SKILL.md")
     assert server.stop() == 0
 
-    found = skillery("usage", "--home", str(server.home), "--json").json["skills"]
+    skills = skillery("usage", "--home", str(server.home), "--json").json["skills"]
 
-    assert found == [
+    assert skills == [
         {
             "name": "text.csv.profile",
             "loads": 1,
@@ -184,10 +184,10 @@ def test_new_names_in_each_request_do_not_fill_the_database(
     for number in range(calls):
         as_program(server, f"agent{number}x")("read_skill_file", name=name, path="SKILL.md")
 
-    found = counted(rpc, name, calls, 0)
+    usage = counted(rpc, name, calls, 0)
 
-    assert OTHER in {one["client"] for one in found["clients"]}
-    assert sum(one["loads"] for one in found["clients"]) == calls
+    assert OTHER in {client["client"] for client in usage["clients"]}
+    assert sum(client["loads"] for client in usage["clients"]) == calls
 
 
 @pytest.mark.parametrize("skills", [1, MOST_COUNTS // MOST_USERS])
@@ -249,6 +249,10 @@ def order_of(rpc: Rpc, namespace: str) -> list[str]:
     return [skill["name"].removeprefix(f"{namespace}.") for skill in page["skills"]]
 
 
+def await_order(rpc: Rpc, namespace: str, names: list[str]) -> None:
+    eventually(lambda: order_of(rpc, namespace) == names, problem=lambda: order_of(rpc, namespace))
+
+
 @pytest.mark.full
 def test_uses_on_two_servers_change_the_order_of_the_catalogue(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
@@ -279,11 +283,7 @@ def test_uses_on_two_servers_change_the_order_of_the_catalogue(
         as_agent("loop", urls[number % 2])("execute_skill", name="order.looped", args={"who": "x"})
 
     for url in urls:
-        caller = Caller(url, Who("zoe"))
-        eventually(
-            lambda: order_of(caller, "order") == ["loaded", "run", "looped", "unused"],  # noqa: B023
-            problem=lambda: order_of(caller, "order"),  # noqa: B023
-        )
+        await_order(Caller(url, Who("zoe")), "order", ["loaded", "run", "looped", "unused"])
 
     def sums() -> dict[str, tuple[int, int, int]]:
         skills = owner("list_skills", namespace="order", catalogue=True)["skills"]
@@ -351,7 +351,7 @@ def test_a_deprecated_skill_ranks_below_its_successor(
     for name in ("old", "new", "third"):
         publish(f"{new_name}.{name}", description=f"Text of {name}.")
     rpc("execute_skill", name=f"{new_name}.old", args={"who": "x"})
-    eventually(lambda: order_of(rpc, new_name) == ["old", "new", "third"], problem=lambda: order_of(rpc, new_name))
+    await_order(rpc, new_name, ["old", "new", "third"])
 
     rpc("deprecate_skill", name=f"{new_name}.old", message="Old.", successor=f"{new_name}.new")
     assert order_of(rpc, new_name) == ["new", "old", "third"]
@@ -359,7 +359,7 @@ def test_a_deprecated_skill_ranks_below_its_successor(
     for caller in ("new", "third"):
         rpc("execute_skill", name=f"{new_name}.{caller}", args={"who": "x"})
     rpc("execute_skill", name=f"{new_name}.third", args={"who": "x"})
-    eventually(lambda: order_of(rpc, new_name) == ["third", "new", "old"], problem=lambda: order_of(rpc, new_name))
+    await_order(rpc, new_name, ["third", "new", "old"])
 
 
 @pytest.mark.full

@@ -233,7 +233,7 @@ def test_logs_preview_shows_head_tail_and_omitted_byte_count(sqlite_rpc: Rpc) ->
     assert len(preview.encode()) <= 2048
     assert preview.startswith("line 0000000\n")
     assert preview.endswith("line 0499999\n")
-    left_out = int(re.search(r"(\d+) bytes left out", preview)[1])  # type: ignore[index]
+    [left_out] = map(int, re.findall(r"(\d+) bytes left out", preview))
     line = f"\n… {left_out} bytes left out …\n"
     assert left_out + len(preview.encode()) - len(line.encode()) == 500_000 * len("line 0000000\n")
 

@@ -75,6 +75,13 @@ def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] 
     return made
 
 
+def part_of(page: str, pattern: str) -> str:
+    """Return the text of the first group of a pattern, at its first match in a page."""
+    match = re.search(pattern, page, re.S)
+    assert match is not None, f"{pattern} is not in {page}"
+    return match[1]
+
+
 def attributes(response: httpx.Response, name: str) -> set[str]:
     """Return the attributes of a cookie that a response sets, without its value."""
     for header in response.headers.get_list("set-cookie"):

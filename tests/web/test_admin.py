@@ -29,7 +29,7 @@ def after_publish(publication):
     raise RuntimeError("no")
 """
 READ_ONLY = ["/admin", "/admin/quotas", "/admin/plugins"]
-CHANGED = [f"/admin/{one}" for one in ("tokens", "secrets", "storage", "environments", "webhooks", "audit")]
+CHANGED = [f"/admin/{page}" for page in ("tokens", "secrets", "storage", "environments", "webhooks", "audit")]
 PAGES = [*READ_ONLY, *CHANGED]
 
 

@@ -145,7 +145,7 @@ def test_the_lines_work(closed: Agents) -> None:
     assert closed.user.git("clone", "--quiet", repository, "skill").returncode == 0
 
     described = json.loads((closed.user.home / "marketplace/.claude-plugin/marketplace.json").read_text())
-    assert plugin in {f"{one['name']}@{described['name']}" for one in described["plugins"]}
+    assert plugin in {f"{entry['name']}@{described['name']}" for entry in described["plugins"]}
     assert (closed.user.home / "skill/skills/agents-greet/SKILL.md").exists()
 
 

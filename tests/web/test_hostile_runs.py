@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -201,7 +202,8 @@ async def test_a_blob_that_claims_to_be_a_page_is_a_download(sqlite_server: Serv
         ("image/svg+xml", "<svg xmlns='http://www.w3.org/2000/svg'><script>window.__pwned = 1</script></svg>"),
         ("text/javascript", "window.__pwned = 1"),
     ):
-        blob = await asyncio.to_thread(lambda: sqlite_server.rpc("create_blob", content=content, kind=kind))  # noqa: B023
+        create_blob = partial(sqlite_server.rpc, "create_blob", content=content, kind=kind)
+        blob = await asyncio.to_thread(create_blob)
         address = f"{sqlite_server.url}/blobs/{blob['blob_id']}"
         answer = await page.context.request.get(address)
         assert answer.headers["content-disposition"].startswith("attachment")

@@ -15,7 +15,7 @@ import pytest
 
 from skillery.web.run_log import parts_of
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems, squeezed
 from tests.support.processes import eventually
 
@@ -82,13 +82,13 @@ def test_a_form_runs_the_skill_with_typed_args(server: Server, new_name: str) ->
     address = start(browser, new_name, **form)
     run = ended(server.rpc, address)
     page = browser.get(address).text
-    args = json.loads(html.unescape(re.search(r'aria-label="The args as JSON">(.*?)</pre>', page, re.S)[1]))  # type: ignore[index]
+    args = json.loads(html.unescape(part_of(page, 'aria-label="The args as JSON">(.*?)</pre>')))
 
     assert run["status"] == "completed", run
     assert args.pop("file").startswith("blob:")
     assert args == {"__proto__": "x", "form": 7, "mode": "slow", "seconds": 0.5, "is_dry": False, "rows": [1]}
     assert "last line" in page
-    again = browser.get(re.search(r'href="(/runs/new\?run=[^"]*)"', page)[1])  # type: ignore[index]
+    again = browser.get(part_of(page, r'href="(/runs/new\?run=[^"]*)"'))
     assert again.headers["location"] == f"/s/{new_name}@1.0.0/try?run={run['run_id']}"
     assert 'value="0.5"' in browser.get(again.headers["location"]).text
 

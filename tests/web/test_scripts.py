@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.conftest import Rpc, Server
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.web.test_runs import ended
 
@@ -95,7 +95,7 @@ def test_a_form_runs_a_script_with_files_and_input(server: Server, new_name: str
     make(server.rpc, new_name)
     browser = Browser(server.url, **HTML)
     about = browser.get(f"/s/{new_name}").text
-    address = re.search(r'<a href="([^"]*/scripts/scripts/count\.py)" aria-label="Try scripts/count\.py"', about)[1]  # type: ignore[index]
+    address = part_of(about, r'<a href="([^"]*/scripts/scripts/count\.py)" aria-label="Try scripts/count\.py"')
     assert "needs pdfplumber, which no package provides" in re.sub(r"</?bdi[^>]*>", "", about)
     assert "Draw &lt;b&gt;it&lt;/b&gt;." in about
     assert f'href="/s/{new_name}@1.0.0#scripts">Try a script</a>' in about

@@ -334,7 +334,7 @@ async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_pa
     assert control_text == "this page may be framed"
     assert shown.pop("/favicon.ico") == f"{tokens_sqlite.url}/favicon.ico"
     assert set(shown.values()) == {"chrome-error://chromewebdata/"}, shown
-    blocked = [one for one in said if one.startswith("console:") and "frame-ancestors '" in one]
+    blocked = [line for line in said if line.startswith("console:") and "frame-ancestors '" in line]
     assert len(blocked) == len(shown), said
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.shown_skill import FILES, ShownSkill
 
@@ -71,10 +71,10 @@ def test_files_open_at_skill_md_and_every_tab_counts_them(shown: ShownSkill) -> 
 def test_versions_are_in_the_order_of_precedence_and_folded(shown: ShownSkill) -> None:
     page = shown.browser().get(shown.path("versions")).text
     links = rf'data-label="Version" class="num nowrap"><a href="/s/{shown.name}@[^"]*"[^>]*>([^<]*)</a>'
-    found = re.findall(links, page)
+    versions = re.findall(links, page)
     folded = re.findall(r"<summary><span>([^<]*)</span> <span class=\"muted num\">(\d+)</span>", page)
 
-    assert found == ["1.10.0", "1.9.0", "1.2.0", "2.0.0-rc.1", "1.0.0-rc.2", "1.0.0-rc.1", "0.9.0"]
+    assert versions == ["1.10.0", "1.9.0", "1.2.0", "2.0.0-rc.1", "1.0.0-rc.2", "1.0.0-rc.1", "0.9.0"]
     assert folded == [("Pre-releases", "3"), ("Yanked, rejected and purged", "1")]
     only = shown.browser().get(shown.path("versions") + "?show=pre-releases").text
     assert "2.0.0-rc.1" in only
@@ -123,9 +123,8 @@ def test_raw_files_are_the_published_bytes(shown: ShownSkill) -> None:
 
 
 def snippet(browser: Browser, path: str) -> str:
-    found = re.search(r'<pre [^>]*id="snippet"[^>]*>(.*?)</pre>', browser.get(path).text, re.S)
-    assert found is not None
-    return html.unescape(re.sub("<[^>]*>", "", found[1]))
+    snippet = part_of(browser.get(path).text, '<pre [^>]*id="snippet"[^>]*>(.*?)</pre>')
+    return html.unescape(re.sub("<[^>]*>", "", snippet))
 
 
 def ended(command: list[str], environment: dict[str, str]) -> str:

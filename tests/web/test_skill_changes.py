@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.conftest import Rpc, Server
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage
 from tests.support.processes import eventually
 
@@ -46,13 +46,11 @@ class Author:
         answer = self.browser.post(self.page, {"form_token": token, **fields})
         assert answer.status_code == 303, answer.text
         page = self.browser.get(answer.headers["location"]).text
-        return re.search(r'<div class="note done" role="status">(.*?)</div>', page, re.S)[1]  # type: ignore[index]
+        return part_of(page, '<div class="note done" role="status">(.*?)</div>')
 
     def undo(self, line: str) -> str:
         """Send the form of "Undo" in a line."""
-        page = re.search(r'action="([^"]+)"', line)
-        assert page is not None
-        self.page = page[1]
+        self.page = part_of(line, 'action="([^"]+)"')
         fields = re.findall(r'name="([a-z_]+)" value="([^"]*)"', line)
         return self.send(**{name: html.unescape(value) for name, value in fields if name != "form_token"})
 

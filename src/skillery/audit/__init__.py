@@ -297,7 +297,7 @@ def verify(database: Database, *noted: Head | None) -> Verified:
 def _rows(database: Database) -> Iterator[Any]:
     """Yield the rows of all entries by their number, page by page."""
     last_seq = -(2**63)  # an entry with a number below 1 is a forgery, and must be found too
-    while page := database.read_now(lambda connection: _ROWS.rows(connection, after=last_seq)):  # noqa: B023 - called at once
+    while page := database.read_now(partial(_ROWS.rows, after=last_seq)):
         yield from page
         last_seq = page[-1][0]
 
