@@ -325,6 +325,18 @@ def test_private_words_of_a_search_are_not_recorded(query: str, words: str) -> N
     assert len(words) <= LONGEST
 
 
+def test_leaked_words_are_forgotten_before_they_are_written() -> None:
+    searches = Searches()
+    searches.note("ann", "hunter2 password", ["a.b"])
+    searches.note("bob", "csv files", ["a.b"])
+
+    searches.forget({"hunter2"})
+    for caller in ("ann", "bob"):
+        searches.open(caller, "a.b")
+
+    assert {key.words: counts for key, counts in searches.take().items()} == {"csv files": (1, 1, 1)}
+
+
 def test_a_search_while_typing_counts_once() -> None:
     now = 0.0
     searches = Searches(clock=lambda: now)

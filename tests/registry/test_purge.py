@@ -37,9 +37,7 @@ def purging(
     """Yield a server with its own database, so that a test can search all of its bytes."""
     folder = tmp_path_factory.mktemp("purging")
     url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
-    # A search for the leaked text would be kept, too.
-    no_searches = {"SKILLERY_INSIGHT_KEEP_SEARCHES": "false"}
-    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE, **no_searches)
+    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE)
     running = Server(folder / "home", env=env)
     running.database = url
     yield running
@@ -122,6 +120,8 @@ def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, a
     ada("execute_skill", name=name, args={})  # the cache of the server now has the files
     assert ada.http.get(f"/skills/{name}/1.1.0.zip").status_code == 200
     assert [row["name"] for row in ada("search_skills", query=KEY)["skills"]] == [name]
+    ada("search_skills", query="rows of a table")
+    eventually(lambda: {KEY, "rows of a table"} <= {row["words"] for row in ada("list_searches")["searches"]})
     assert where(purging, KEY)
 
     purged = ada("purge_version", name=name, version="1.1.0", reason="It has a password.")
@@ -131,6 +131,8 @@ def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, a
     assert purged["deleted_bytes"] > LARGE
     assert purged["kept_files"] == []
     check_gone(purging, ada)
+    # The descriptions of bundled skills have the word "rows", too.
+    assert [row["words"] for row in ada("list_searches")["searches"]] == ["rows of a table"]
 
     for spec in ("1.1.0", leaked["digest"]):
         for method, more in RESOLVE_PURGED.items():
@@ -140,7 +142,8 @@ def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, a
             assert "It has a password." in error["message"]
     assert ada.http.get(f"/skills/{name}/1.1.0.zip").status_code == 404
     assert ada("describe_skill", name=name)["skill"]["version"] == "1.0.0"
-    assert ada("search_skills", query=KEY)["skills"] == []
+    # Words with @ are not recorded.
+    assert ada("search_skills", query=f"{KEY}@")["skills"] == []
     assert ada.error("call_tool", name=f"{KEY}-tool", args={})["data"]["type"] == "tool_not_found"
     assert "which was purged" in ada.error("describe_skill", name=name, version="stable")["message"]
     [row] = ada("list_versions", name=name, status="purged")["versions"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence, Set
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from skillery.database.tables import (
     events,
     exports,
     idempotency_keys,
+    objects,
     search_postings,
     search_spellings,
     search_vectors,
@@ -32,14 +33,16 @@ from skillery.database.tables import (
     version_steps,
 )
 from skillery.formats.names import parse_skill_name
-from skillery.formats.search_fields import search_fields
+from skillery.formats.search_fields import LEAST_LETTERS, search_fields
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
+from skillery.formats.words import FILLERS, spelt_words, stem_of
 from skillery.identity import access
 from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
+from skillery.registry.searches import Searches, delete_searches, find_searches, recorded_searches
 from skillery.registry.version_rows import Severity, VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.cache import Cache
@@ -52,7 +55,7 @@ from skillery.versions.revocations import Outdated, Revocation, Revocations, new
 # -- The rows of a purged version --------------------------------------------------------------------------------------
 
 
-_SPELLINGS_AT_ONCE = 500
+_AT_ONCE = 200
 _EMPTIED = {
     "size_bytes": 0,
     "manifest_json": "{}",
@@ -83,8 +86,16 @@ def find_purgeable(connection: Connection, identity: Identity, name: str, versio
     return resolve(connection, identity, name, Exact(version), manages=True)
 
 
-def purge(connection: Connection, identity: Identity, name: str, version: Version, revocation: Revocation) -> Purged:
-    """Delete the rows with everything that a version contains. The caller then deletes unreferenced contents.
+def purge(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    revocation: Revocation,
+    searches: Sequence[tuple[str, str]],
+) -> Purged:
+    """Delete the rows with everything that a version contains, and these searches. The caller then deletes unreferenced
+    contents.
 
     Call this function through `Database.erase_now`. The row of the version stays, with its number, digest, author, time
     and the reason of the `revocation`. Raise NotAllowed if the identity is not an admin or the name is reserved,
@@ -118,6 +129,7 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     connection.execute(update(attestations).where(of_attestation).values(envelope=""))
     connection.execute(update(advisories).where(advisories.c.version_id == before.version_id).values(reason=""))
     store_revocation(connection, revocation)
+    delete_searches(connection, searches)
     earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
     connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
     _forget_texts(connection, name, purged.version)
@@ -151,10 +163,54 @@ def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]
     """Delete the spellings of the version's words that no skill has any longer."""
     spellings = search_fields(name, summary["description"], summary["tags"]).spellings
     words = sorted(spellings)
-    for start in range(0, len(words), _SPELLINGS_AT_ONCE):
-        is_in_batch = search_spellings.c.word.in_(words[start : start + _SPELLINGS_AT_ONCE])
+    for start in range(0, len(words), _AT_ONCE):
+        is_in_batch = search_spellings.c.word.in_(words[start : start + _AT_ONCE])
         is_used = select(search_postings.c.word).where(search_postings.c.word == search_spellings.c.stem).exists()
         connection.execute(delete(search_spellings).where(and_(is_in_batch, not_(is_used))))
+
+
+# -- Searches for texts of the version: their words would stay for 90 days ---------------------------------------------
+
+
+class _Leak(NamedTuple):
+    """The words of a version that callers have searched for and that the index has of no other skill, and the recorded
+    searches with one of these words.
+    """
+
+    words: Set[str]
+    searches: Sequence[tuple[str, str]]
+
+
+def _find_leak(connection: Connection, pending: Set[str], identity: Identity, name: str, version: Version) -> _Leak:
+    """Return the leak of a version. `pending` are words of searches that are not recorded yet.
+
+    The texts are the description, tags, SKILL.md, paths and small files. Raise the errors of `purge`.
+    """
+    row = find_purgeable(connection, identity, name, version)
+    recorded = {word for _, text in recorded_searches(connection) for word in spelt_words(text)}
+    searched = {word for word in (recorded | pending) - FILLERS if len(word) >= LEAST_LETTERS}
+    files = files_of(connection, row.version_id) if searched else []
+    texts = select(skill_versions.c.summary_json, skill_versions.c.skill_md_start)
+    [(summary, start)] = connection.execute(texts.where(skill_versions.c.id == row.version_id))
+    words = searched.intersection(spelt_words("\n".join([summary, start or "", *(file.path for file in files)])))
+    for at in range(0, len(files), _AT_ONCE):
+        is_file = objects.c.sha256.in_([file.sha256 for file in files[at : at + _AT_ONCE]])
+        for data in connection.scalars(select(objects.c.data).where(is_file)):
+            words |= searched.intersection(spelt_words(bytes(data or b"").decode(errors="replace")))
+    leaked = words - _known_words(connection, name, sorted(words))
+    return _Leak(leaked, find_searches(connection, leaked))
+
+
+def _known_words(connection: Connection, name: str, words: Sequence[str]) -> set[str]:
+    """Return those of the words that another skill has in its name, description or tags."""
+    known = set[str]()
+    for at in range(0, len(words), _AT_ONCE):
+        batch = words[at : at + _AT_ONCE]
+        is_in_batch = search_postings.c.word.in_({stem_of(word) for word in batch})
+        posted = select(search_postings.c.word).where(is_in_batch, search_postings.c.name != name).distinct()
+        stems = set(connection.scalars(posted))
+        known.update(word for word in batch if stem_of(word) in stems)
+    return known
 
 
 # -- The purge with the files of the storage and of the cache ----------------------------------------------------------
@@ -176,8 +232,11 @@ class PurgedVersion(msgspec.Struct, frozen=True):
 class Purger:
     """Purges versions. If the server dies before it deletes files of the storage, its next start deletes them."""
 
-    def __init__(self, database: Database, storage: Storage, cache: Cache, revocations: Revocations) -> None:
+    def __init__(
+        self, database: Database, storage: Storage, cache: Cache, revocations: Revocations, searches: Searches
+    ) -> None:
         self._revocations = revocations
+        self._searches = searches
         self._database = database
         self._storage = storage
         self._cache = cache
@@ -192,6 +251,9 @@ class Purger:
         signer cannot be reached.
         """
 
+        find_leak = partial(_find_leak, pending=self._searches.words(), identity=identity, name=name, version=version)
+        leak = await asyncio.to_thread(self._database.read_now, find_leak)
+
         def prepare(connection: Connection) -> Revocation:
             row = find_purgeable(connection, identity, name, version)
             # An advisory would show unpublished versions to readers of the feed.
@@ -200,7 +262,7 @@ class Purger:
 
         def work(connection: Connection, revocation: Revocation) -> tuple[Purged, DeletedContents]:
             # One transaction: after a kill between two, a purge could not be repeated.
-            purged = purge(connection, identity, name, version, revocation)
+            purged = purge(connection, identity, name, version, revocation, leak.searches)
             digests = {file.sha256 for file in purged.files} | {*purged.archives}
             return purged, delete_unused(connection, self._database.server, digests, waits=True)
 
@@ -208,6 +270,7 @@ class Purger:
             return asyncio.to_thread(self._database.erase_now, partial(work, revocation=revocation))
 
         purged, deleted = await self._revocations.revoke(identity, prepare, store)
+        self._searches.forget(leak.words)
         return await asyncio.to_thread(self._delete_files, purged, deleted)
 
     def _delete_files(self, purged: Purged, deleted: DeletedContents) -> PurgedVersion:

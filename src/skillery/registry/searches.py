@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, delete, func, select, tuple_
 
 from skillery.database import Change
 from skillery.database.tables import search_days
+from skillery.formats.words import spelt_words
 from skillery.registry.usage import adding, day_of
 
 LONGEST = 80
@@ -107,6 +108,17 @@ class Searches:
         for key, changes in counts.items():
             self._add(key, *changes)
 
+    def words(self) -> set[str]:
+        """Return the words of the searches in memory."""
+        keys = [*self._counts, *(last.key for last in self._last.values())]
+        return {word for key in keys for word in spelt_words(key.words)}
+
+    def forget(self, leaked: Set[str]) -> None:
+        """Drop the searches with one of these words."""
+        self._counts = {key: counts for key, counts in self._counts.items() if not _has_any(key.words, leaked)}
+        for caller in [caller for caller, last in self._last.items() if _has_any(last.key.words, leaked)]:
+            del self._last[caller]
+
     def _add(self, key: Searched, times: int, matched: int, opened: int) -> None:
         if key in self._counts or len(self._counts) < MOST_PENDING:
             before = self._counts.get(key, (0, 0, 0))
@@ -115,6 +127,27 @@ class Searches:
 
 def _continues(words: str, last: Searched) -> bool:
     return words.startswith(last.words) or last.words.startswith(words)
+
+
+def _has_any(text: str, words: Set[str]) -> bool:
+    return not words.isdisjoint(spelt_words(text))
+
+
+def recorded_searches(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Yield the day and the words of each recorded search, one day after the other."""
+    for day in connection.scalars(select(search_days.c.day).distinct()).all():
+        of_day = select(search_days.c.words).where(search_days.c.day == day).distinct()
+        yield from ((day, text) for text in connection.scalars(of_day).all())
+
+
+def find_searches(connection: Connection, leaked: Set[str]) -> list[tuple[str, str]]:
+    """Return the day and the words of the recorded searches with one of these words."""
+    return [search for search in recorded_searches(connection) if _has_any(search[1], leaked)] if leaked else []
+
+
+def delete_searches(connection: Connection, searches: Iterable[tuple[str, str]]) -> None:
+    for day, text in searches:
+        connection.execute(delete(search_days).where(search_days.c.day == day, search_days.c.words == text))
 
 
 def write_searches(connection: Connection, counts: Counts) -> None:
