@@ -12,7 +12,7 @@ from playwright.async_api import expect
 
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, part_of, token_of
-from tests.support.chromium import OpenPage
+from tests.support.chromium import OpenPage, problems
 from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
@@ -229,3 +229,25 @@ async def test_a_publisher_rolls_a_label_back_with_one_click(
     assert author.skill("1.0.0")["labels"] == ["stable"]
     await page.get_by_role("button", name="Undo").click()
     await expect(page.get_by_role("status").first).to_contain_text("stable moved from 1.0.0 to 1.1.0.")
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+async def test_back_leads_to_the_form_after_a_refused_one(
+    tokens_sqlite: Server, open_page: OpenPage, new_name: str
+) -> None:
+    author = Author(tokens_sqlite, new_name)
+    page = await open_page(tokens_sqlite, "/login")
+    cookie = {"name": "skillery", "value": author.browser.cookie(), "url": tokens_sqlite.url}
+    await page.context.add_cookies([cookie])  # type: ignore[list-item]
+    await page.goto(author.page)
+    await page.get_by_text("Yank 1.1.0").first.click()
+    for reason, answer in ((" ", "is blank. Write a sentence."), ("It leaks.", "Version 1.1.0 is yanked.")):
+        await page.get_by_label("Reason").fill(reason)
+        await page.get_by_role("button", name="Yank 1.1.0").click()
+        await expect(page.get_by_text(answer).first).to_be_visible()
+
+    await page.go_back()
+
+    await expect(page.get_by_role("button", name="Unyank 1.1.0")).to_be_visible()
+    assert [line for line in await problems(page) if "400 (Bad Request)" not in line] == []

@@ -108,6 +108,9 @@
     if (name) sessionStorage.setItem(`fold:${name}`, event.target.open ? "1" : "0");
   }, true);
 
+  // "Back" to the answer of a refused form opens the page of the form. Browsers would ask to send the first form again.
+  document.addEventListener("submit", () => history.replaceState(history.state, "", location.href));
+
   const start = () => {
     for (const one of document.querySelectorAll("[data-open]")) one.disabled = false;
     for (const one of document.querySelectorAll("details[data-fold]")) {
