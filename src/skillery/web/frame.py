@@ -14,7 +14,7 @@ import msgspec
 
 from skillery.backends import Credentials, Identity, Scope
 from skillery.context.request import current
-from skillery.errors import NotAuthenticated, SkilleryError, Unavailable
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, Unavailable
 from skillery.http.gate import ANONYMOUS
 from skillery.http.requests import HttpRefusal, address_of, read_body
 from skillery.identity import access
@@ -245,9 +245,11 @@ def message_of(error: SkilleryError) -> str:
 
 @contextmanager
 def at_field(field: str) -> Iterator[None]:
-    """Context manager that shows an error of the core at a field of the form."""
+    """Context manager that shows an error of the core at a field of the form. Raise NotAllowed for a missing right."""
     try:
         yield
+    except NotAllowed:
+        raise
     except SkilleryError as error:
         raise FormRefused({field: message_of(error)}) from None
 
