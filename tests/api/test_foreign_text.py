@@ -142,19 +142,23 @@ async def test_a_confined_worker_highlights_every_language() -> None:
         await pool.close()
 
 
-async def test_a_highlighted_file_is_rendered_once() -> None:
+@pytest.mark.parametrize(("path", "text"), [("a.py", "x = 1\n" * 100), ("a.csv", "city,amount\nBern,1\nOslo,2\n")])
+async def test_equal_contents_are_rendered_once(path: str, text: str) -> None:
     pool = WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS)
     texts = RenderedTexts(pool)
-    text = "x = 1\n" * 100
-    file = File("digest", "a.py", "text/plain", len(text), text.encode())
-    to_show = ToShow("/s/a.b@1.0.0", b"null", 4, [file], part="a.py", form="source", folder="files")
+
+    def shows(content: str) -> ToShow:
+        file = File("blob:x", path, "text/plain", len(content), content.encode())
+        return ToShow("/s/a.b@1.0.0", b"null", 4, [file], part=path, folder="files")
+
     try:
-        first = await texts.parts(to_show, "digest")
+        first = await texts.parts(shows(text))
     finally:
         await pool.close()
 
-    assert await texts.parts(to_show, "digest") == first
-    assert '<span class="n">1</span>' in first.views[0].html
+    assert first.views[0].kind == ("table" if path == "a.csv" else "text")
+    assert await texts.parts(shows(text)) == first
+    assert (await texts.parts(shows(f"{text}more"))).views[0].note  # it needs a worker, and the pool is closed
 
 
 def searched(text: str) -> int:

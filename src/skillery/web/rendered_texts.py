@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,13 +49,10 @@ class RenderedTexts:
             made = Rendered(await asyncio.to_thread(_plain, part), is_plain=True)
         return replace(made, is_cut=len(part) < len(text))
 
-    async def parts(self, to_show: ToShow, digest: str = "") -> Shown:
-        """Return the views of the result of a run. If they take too long, return the start of each part as text.
-
-        `digest` is the key of the only content in the cache. Without it, nothing is cached.
-        """
-        key = ("parts", digest, repr(replace(to_show, files=[]))) if digest else ()
-        shown = await self._made(key, show_parts, to_show)
+    async def parts(self, to_show: ToShow) -> Shown:
+        """Return the views of the result of a run. If they take too long, return the start of each part as text."""
+        digest = await asyncio.to_thread(lambda: sha256(msgspec.msgpack.encode(to_show)).hexdigest())
+        shown = await self._made(("parts", digest), show_parts, to_show)
         return plain_parts(to_show) if shown is None else shown
 
     async def differences(self, changes: list[FileChange], skill_md: str, *digests: str) -> list[FileDiff]:

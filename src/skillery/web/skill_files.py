@@ -68,7 +68,7 @@ async def show_file(request: PageRequest) -> Page | Direct:
     content = await asyncio.to_thread(start_of, opens, path, file.size_bytes, MOST_BYTES_OF_PART)
     shown_file = File(file.sha256, path, "", file.size_bytes, content)
     to_show = ToShow(opened.exact, b"null", 0, [shown_file], part=path, folder="files")
-    view = await view_of_part(request, to_show, digest=file.sha256)
+    view = await view_of_part(request, to_show)
     if request.query.get("picture"):
         return sent_picture(view)
     raw = path_of("s", f"{opened.name}@{opened.version}", "raw", path)
@@ -107,15 +107,12 @@ def _place_in_tree(row: SkillFileEntry) -> tuple[bool, list[tuple[bool, str, str
 # -- A view with a page of its own: a file of a skill, or a part of a run ----------------------------------------------
 
 
-async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None = None, *, digest: str = "") -> View:
-    """Return the view of one part, as the query wants it. Raise BlobNotFound if there is no such part.
-
-    With the `digest` of its content, the view is cached.
-    """
+async def view_of_part(request: PageRequest, to_show: ToShow, form: Form | None = None) -> View:
+    """Return the view of one part, as the query wants it. Raise BlobNotFound if there is no such part."""
     form = form or ("source" if request.query.get("form") == "source" else "view")
     wanted = wanted_of(request.query, request, PAGE_ROWS)
     to_show = msgspec.structs.replace(to_show, form=form, wanted=wanted)
-    views = (await request.site.texts.parts(to_show, digest)).views
+    views = (await request.site.texts.parts(to_show)).views
     if not views:
         raise BlobNotFound(f"this run has no part '{to_show.part[:80]}'", hint="Open the page of the run.")
     return views[0]

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -180,6 +181,8 @@ def _checked(head: list[str], rows: list[list[Any]]) -> Table | None:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if type(value) is int or type(value) is float:
+        return repr(value)  # json.dumps makes an encoder for each cell
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -210,8 +213,8 @@ def table_view(table: Table, types: Sequence[Type], rows: list[list[str]], wante
     if is_sorted:
         rows = _sorted(rows, table.head.index(name), types[table.head.index(name)], wanted.sort.startswith("-"))
     first = min((max(wanted.page, 1) - 1) * wanted.most, max(len(rows) - 1, 0) // wanted.most * wanted.most)
-    shown = [[cell if len(cell) <= LONG_CELL else f"{cell[:LONG_CELL]}…" for cell in row] for row in rows]
-    shown = shown[first : first + wanted.most]
+    page = rows[first : first + wanted.most]
+    shown = [[cell if len(cell) <= LONG_CELL else f"{cell[:LONG_CELL]}…" for cell in row] for row in page]
     columns = []
     for index, (title, kind) in enumerate(zip(table.head, types, strict=True)):
         values = [row[index] for row in table.rows]
@@ -235,9 +238,12 @@ def _type(cells: Sequence[str]) -> Type:
 
 def number_in(cell: str) -> float | None:
     """Return the number in a cell, or None. Infinite numbers are texts."""
-    if len(cell) > 80 or not _NUMBER.fullmatch(cell.strip()):
-        return None
-    value = float(cell)
+    return None if len(cell) > 80 else _number(cell)
+
+
+@lru_cache(16_384)  # the types, bars and decimals of columns, and the chart, read the same cells
+def _number(cell: str) -> float | None:
+    value = float(cell) if _NUMBER.fullmatch(cell.strip()) else math.inf
     return value if math.isfinite(value) else None
 
 
