@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skillery.errors import InvalidName, InvalidPath
 from skillery.formats.names import import_name, is_within, namespace_of, parse_namespace, parse_skill_name
-from skillery.formats.paths import check_paths, parse_path, path_problem, portability_problem
+from skillery.formats.paths import check_paths, parse_path, path_problem, portability_problem, portable_paths
 
 segments = st.from_regex(r"[a-z0-9]{1,4}([_-][a-z0-9]{1,3}){0,2}", fullmatch=True)
 names = st.lists(segments, min_size=1, max_size=5).map(".".join)
@@ -208,3 +208,35 @@ def test_windows_cannot_store_some_valid_paths(path: str) -> None:
 @pytest.mark.parametrize("path", ["a/b.md", "console.md", "auxiliary/x", "com10", "a b", "日本/語.md"])
 def test_windows_can_store_ordinary_paths(path: str) -> None:
     assert portability_problem(path) is None
+
+
+ANY_PATHS = ["a/b.txt", "A/B.txt", "a", "a/b.txt/c", "con.csv", "x:y", "z. ", "../up", "/top", "", "..", "back\\slash"]
+
+
+def test_portable_paths_change_names_that_windows_refuses() -> None:
+    made = list(portable_paths(ANY_PATHS))
+
+    assert made == [
+        "a/b.txt",
+        "2 A/B.txt",
+        "3 a",
+        "4 a/b.txt/c",
+        "_con.csv",
+        "x_y",
+        "z",
+        "up",
+        "top",
+        "_",
+        "2 _",
+        "back_slash",
+    ]
+
+
+@pytest.mark.full
+@given(st.lists(st.text(max_size=12) | st.sampled_from(ANY_PATHS), max_size=12))
+def test_portable_paths_can_be_stored_together(paths: list[str]) -> None:
+    made = list(portable_paths(paths))
+
+    check_paths(made)
+    assert [portability_problem(path) for path in made] == [None] * len(paths)
+    assert not any(path.startswith("/") or {"..", "."} & set(path.split("/")) for path in made)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import html
+import io
+import json
 import re
+import zipfile
 from typing import Any
 
 import pytest
@@ -186,8 +189,79 @@ def test_parts_of_other_users_do_not_exist(tokens_sqlite: Server, new_name: str)
     for token, status in ((owner, 200), (other, 404)):
         browser = Browser(tokens_sqlite.url, **HTML)
         assert browser.sign_in(token).status_code == 303
-        for path in ("parts/values", "parts/output.json", "parts/output.json?form=source", "raw/output.json"):
+        paths = ("parts/values", "parts/output.json", "parts/output.json?form=source", "raw/output.json", "files.zip")
+        for path in paths:
             assert browser.get(f"/runs/{run['run_id']}/{path}").status_code == status
+
+
+NAMES = r"""
+import os
+from runtime import blobs
+def main(args):
+    os.makedirs("out/Sub")
+    for name in args["names"]:
+        with open(os.path.join("out", name), "w") as file: file.write(name)
+    return {"../up": "# Up", "CON": "# Device", "notes": "long text " * 30,
+            "picture": blobs.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", kind="image/svg+xml")}
+"""
+
+
+@pytest.mark.full
+def test_archive_of_a_run_has_all_parts_with_safe_names(server: Server) -> None:
+    names = ["report.txt", "Report.txt", "a:b?.csv", "end.", "aux.txt", "output.json", "Sub/\u202egpj.exe"]
+    run = run_code(server, NAMES, names=names)
+    browser = Browser(server.url, **HTML)
+    answer = browser.get(f"/runs/{run['run_id']}/files.zip")
+    assert f'href="/runs/{run["run_id"]}/files.zip" download' in browser.get(f"/runs/{run['run_id']}").text
+
+    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["content-disposition"].startswith(f'attachment; filename="{run["run_id"]}.zip"')
+    assert "sandbox" in answer.headers["content-security-policy"]
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        made = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert made.pop("2 output.json") == json.dumps(run["output"], separators=(",", ":"), ensure_ascii=False)
+    assert made.pop("picture.svg").startswith("<svg")
+    assert made.pop("notes") == "long text " * 30
+    assert made.pop(".._up.md") == "# Up"
+    assert made.pop("_CON.md") == "# Device"
+    assert made == {
+        "Report.txt": "Report.txt",
+        "2 report.txt": "report.txt",
+        "a_b_.csv": "a:b?.csv",
+        "end": "end.",
+        "_aux.txt": "aux.txt",
+        "output.json": "output.json",
+        "Sub/\ufffdgpj.exe": "Sub/\u202egpj.exe",
+    }
+    head = browser.http.head(f"/runs/{run['run_id']}/files.zip")
+    assert (head.headers["content-length"], head.content) == (str(len(answer.content)), b"")
+
+
+def test_archive_of_a_run_without_outputs_does_not_exist(sqlite_server: Server) -> None:
+    browser = Browser(sqlite_server.url, **HTML)
+
+    def status(value: str) -> int:
+        run = run_code(sqlite_server, f"def main(args):\n    return {value}\n")
+        return browser.get(f"/runs/{run['run_id']}/files.zip").status_code
+
+    assert [status(value) for value in ("None", "5")] == [404, 200]
+
+
+@pytest.mark.full
+def test_archive_over_its_limit_is_refused_before_it_begins(sqlite_server: Server) -> None:
+    code = """
+from runtime import blobs
+def main(args):
+    left_out = {"a": 0, "b": 0, "c": 0, "d": 100}  # of the 256 MiB that a run may write as blobs
+    files = {name: blobs.write_bytes(b"x" * ((64 << 20) - size)) for name, size in left_out.items()}
+    return {**files, "note": "long " * 60}
+"""
+    run = run_code(sqlite_server, code)
+    answer = Browser(sqlite_server.url, **HTML).get(f"/runs/{run['run_id']}/files.zip")
+
+    assert answer.status_code == 413
+    assert "Download them one by one" in answer.text
 
 
 SLOW = r"""

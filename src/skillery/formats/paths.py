@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, count
 
 from skillery.errors import InvalidPath
 from skillery.formats.wording import Problem, has_surrogate, quoted, raise_problems
@@ -21,6 +21,7 @@ PATH_HINT = (
 )
 _DRIVE = re.compile(r"[A-Za-z]:")
 _NOT_ON_WINDOWS = re.compile(r'[<>:"|?*]')
+_UNSTORABLE = re.compile(r'[<>:"|?*\\\x00-\x1f\x7f\ud800-\udfff]')
 _DEVICE = re.compile(r"CON|PRN|AUX|NUL|(?:COM|LPT)[1-9¹²³]", re.IGNORECASE)
 
 
@@ -75,6 +76,31 @@ def portability_problem(path: str) -> str | None:
 def unportable_path(paths: Iterable[str]) -> str | None:
     """Return the first path that Windows cannot store, or None if it can store all paths."""
     return next((path for path in paths if portability_problem(path) is not None), None)
+
+
+def portable_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Yield each path in a form that all file systems can store next to the others, and that leads nowhere else.
+
+    Characters that Windows refuses become `_`. A path that would collide with an earlier path begins with a number.
+    """
+    files, folders = set[str](), set[str]()
+    for path in paths:
+        segments = (segment for segment in path.split("/") if segment not in {"", ".", ".."})
+        portable = name = "/".join(map(_portable, segments)) or "_"
+        for number in count(2):
+            *above, last = accumulate(_folded(name).split("/"), "{}/{}".format)
+            if last not in files | folders and files.isdisjoint(above):
+                break
+            name = f"{number} {portable}"
+        files.add(last)
+        folders.update(above)
+        yield name
+
+
+def _portable(segment: str) -> str:
+    """Return a segment without the characters and endings that names of Windows cannot have."""
+    name = _UNSTORABLE.sub("_", segment).rstrip(". ") or "_"
+    return f"_{name}" if _DEVICE.fullmatch(name.partition(".")[0].rstrip(" ")) else name
 
 
 def leads_outside(path: str) -> bool:

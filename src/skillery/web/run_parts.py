@@ -1,30 +1,37 @@
-"""The parts of a run: their views on the page of the run, `/runs/{id}/parts/{name}`, and `/runs/{id}/raw/{name}`."""
+"""The parts of a run: their views on the page of the run, `/runs/{id}/parts/{name}`, and their downloads."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
+from io import BytesIO
 from typing import NamedTuple
 
 import msgspec
 
 from skillery.contents.blob_rows import BlobRow, output_blobs
 from skillery.contents.blobs import Blobs
-from skillery.errors import BlobNotFound, SkilleryError, Unavailable
+from skillery.errors import ArchiveTooLarge, BlobNotFound, SkilleryError, Unavailable
+from skillery.formats.archives import ArchiveEntry
+from skillery.formats.paths import portable_paths
+from skillery.http.requests import CHUNK_BYTES
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
 from skillery.runs.results import RunRecord
 from skillery.versions.example_results import LargeOutput
+from skillery.web.display import without_hidden
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.sending import raw_file, sent_content, start_of
+from skillery.web.sending import raw_file, sent_archive, sent_content, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
 from skillery.web.views.kinds import TEXT, with_ending
-from skillery.web.views.parts import File
+from skillery.web.views.parts import EMPTY, WHOLE, File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 
 MOST_BYTES = 1024 * 1024
 """The number of bytes that the page of a run reads of a file or of the output."""
 MOST_FILES = 200
+MOST_ARCHIVE = 256 * 1024 * 1024
 PREVIEW_ROWS = 12
 
 
@@ -130,6 +137,42 @@ async def send_part(request: PageRequest) -> Direct:
             return sent_content(view.name, view.text.encode(), TEXT)
         blob_id = view.blob_id
     return await _sent_blob(request, blob_id, name)
+
+
+async def send_archive(request: PageRequest) -> Direct:
+    """Send all parts of a run as a zip archive: its files, the values of the output, and the whole output.
+
+    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes, and BlobNotFound if there are none.
+    """
+    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
+    result, blobs = await result_of(request, run), request.site.core.blobs
+    to_show = await read_result(request, result, set(), MOST_BYTES_OF_PART)
+    contents: list[tuple[str, bytes | BlobRow]] = []
+    for view in (await request.site.texts.parts(msgspec.structs.replace(to_show, form="raw"))).views:
+        if view.blob_id:
+            contents.append((view.name, await blobs.find_blob(request.identity, view.blob_id)))
+        elif view.role != "whole" and view.text and not view.note:
+            contents.append((view.name, view.text.encode()))
+    if result.output:
+        contents.append((WHOLE, await blobs.find_blob(request.identity, result.output.id)))
+    elif result.output_json not in EMPTY and len(result.output_json) == result.output_bytes:
+        contents.append((WHOLE, result.output_json))
+    names = portable_paths(without_hidden(name) for name, _ in contents)
+    by_name = {name: content for name, (_, content) in zip(names, contents, strict=True)}
+    sizes = {name: len(part) if isinstance(part, bytes) else part.size_bytes for name, part in by_name.items()}
+    if not sizes:
+        raise BlobNotFound("this run has no outputs", hint="Open the page of the run.")
+    if sum(sizes.values()) > MOST_ARCHIVE:
+        message = f"the parts of this run have more than {MOST_ARCHIVE} bytes"
+        raise ArchiveTooLarge(message, hint="Download them one by one from the page of the run.")
+
+    def read(entry: ArchiveEntry) -> Iterator[bytes]:
+        content = by_name[entry.path]
+        with BytesIO(content) if isinstance(content, bytes) else blobs.open(content) as stream:
+            yield from iter(partial(stream.read, CHUNK_BYTES), b"")
+
+    entries = [ArchiveEntry(name, size, executable=False) for name, size in sizes.items()]
+    return sent_archive(request, f"{run.run_id}.zip", entries, read)
 
 
 async def send_blob(request: PageRequest, *, for_frame: bool = False) -> Direct:

@@ -165,11 +165,11 @@ def plain_parts(to_show: ToShow) -> Shown:
 
 
 def _views(parts: list[Part], to_show: ToShow) -> Iterator[View]:
-    """Yield the views of the parts. The first PARTS and the whole output have a content."""
+    """Yield the views of the parts. The first PARTS and the whole output have a content, or all texts of a download."""
     end = time.process_time() + _PAGE_SECONDS
     for number, part in enumerate(parts):
         seconds = end - time.process_time()
-        if number >= PARTS and part is not parts[-1]:
+        if number >= PARTS and part is not parts[-1] and to_show.form != "raw":
             yield _unread(part)
             continue
         try:
