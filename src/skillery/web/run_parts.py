@@ -25,7 +25,7 @@ from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_archive, sent_content, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
 from skillery.web.views.kinds import TEXT, with_ending
-from skillery.web.views.parts import EMPTY, WHOLE, File
+from skillery.web.views.parts import File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 
 MOST_BYTES = 1024 * 1024
@@ -124,55 +124,32 @@ async def show_part(request: PageRequest) -> Page | Direct:
     return Page("runs_part.html", name, values, "runs")
 
 
+# -- Downloads: the content of a part, of a blob, and of all parts -----------------------------------------------------
+
+
 async def send_part(request: PageRequest) -> Direct:
     """Send the content of a part: a file as it is, or a value of the output as CSV, JSON or text."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     name = request.parameter("name")
     blob_id = next((file.blob_id for file in or_none(run.files) or () if file.path == name), "")
-    if not blob_id:
-        result, view = await _find_part(request, run, "raw")
-        if not view.blob_id and view.note:
-            return await _sent_output(request, result, view)
-        if not view.blob_id:
-            return sent_content(view.name, view.text.encode(), TEXT)
-        blob_id = view.blob_id
-    return await _sent_blob(request, blob_id, name)
+    if blob_id:
+        return _sent_blob(request, await request.site.core.blobs.find_blob(request.identity, blob_id), name)
+    result, view = await _find_part(request, run, "raw")
+    content = await _content_of(request, result, view)
+    if content is None:
+        raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
+    return sent_content(view.name, content, TEXT) if isinstance(content, bytes) else _sent_blob(request, content, name)
 
 
-async def send_archive(request: PageRequest) -> Direct:
-    """Send all parts of a run as a zip archive: its files, the values of the output, and the whole output.
-
-    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes, and BlobNotFound if there are none.
-    """
-    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
-    result, blobs = await result_of(request, run), request.site.core.blobs
-    to_show = await read_result(request, result, set(), MOST_BYTES_OF_PART)
-    contents: list[tuple[str, bytes | BlobRow]] = []
-    for view in (await request.site.texts.parts(msgspec.structs.replace(to_show, form="raw"))).views:
-        if view.blob_id:
-            contents.append((view.name, await blobs.find_blob(request.identity, view.blob_id)))
-        elif view.role != "whole" and view.text and not view.note:
-            contents.append((view.name, view.text.encode()))
-    if result.output:
-        contents.append((WHOLE, await blobs.find_blob(request.identity, result.output.id)))
-    elif result.output_json not in EMPTY and len(result.output_json) == result.output_bytes:
-        contents.append((WHOLE, result.output_json))
-    names = portable_paths(without_hidden(name) for name, _ in contents)
-    by_name = {name: content for name, (_, content) in zip(names, contents, strict=True)}
-    sizes = {name: len(part) if isinstance(part, bytes) else part.size_bytes for name, part in by_name.items()}
-    if not sizes:
-        raise BlobNotFound("this run has no outputs", hint="Open the page of the run.")
-    if sum(sizes.values()) > MOST_ARCHIVE:
-        message = f"the parts of this run have more than {MOST_ARCHIVE} bytes"
-        raise ArchiveTooLarge(message, hint="Download them one by one from the page of the run.")
-
-    def read(entry: ArchiveEntry) -> Iterator[bytes]:
-        content = by_name[entry.path]
-        with BytesIO(content) if isinstance(content, bytes) else blobs.open(content) as stream:
-            yield from iter(partial(stream.read, CHUNK_BYTES), b"")
-
-    entries = [ArchiveEntry(name, size, executable=False) for name, size in sizes.items()]
-    return sent_archive(request, f"{run.run_id}.zip", entries, read)
+async def _content_of(request: PageRequest, result: Result, view: View) -> bytes | BlobRow | None:
+    """Return what a download of a part has, or None if the value could not be read. `view` has the form `raw`."""
+    is_whole = view.role == "whole"
+    blob_id = result.output.id if is_whole and result.output else view.blob_id
+    if blob_id:
+        return await request.site.core.blobs.find_blob(request.identity, blob_id)
+    if is_whole:
+        return result.output_json if len(result.output_json) == result.output_bytes else None
+    return None if view.note else view.text.encode()
 
 
 async def send_blob(request: PageRequest, *, for_frame: bool = False) -> Direct:
@@ -183,22 +160,41 @@ async def send_blob(request: PageRequest, *, for_frame: bool = False) -> Direct:
     if blob_id not in {*run.output_blobs, *names, run.logs_blob}:
         raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
     name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, "")
-    return await _sent_blob(request, blob_id, name, for_frame=for_frame)
+    blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
+    return _sent_blob(request, blob, name, for_frame=for_frame)
 
 
-async def _sent_blob(request: PageRequest, blob_id: str, name: str, *, for_frame: bool = False) -> Direct:
+def _sent_blob(request: PageRequest, blob: BlobRow, name: str, *, for_frame: bool = False) -> Direct:
     """Send a blob of a run. Without a `name`, its name is its id with the ending of its media type."""
-    blobs = request.site.core.blobs
-    blob = await blobs.find_blob(request.identity, blob_id)
     if for_frame or not name:
-        name = with_ending(name or blob_id.replace(":", "-"), blob.kind)
-    return raw_file(request, name, blob.sha256, blob.size_bytes, partial(blobs.open, blob), for_frame=for_frame)
+        name = with_ending(name or blob.id.replace(":", "-"), blob.kind)
+    opens = partial(request.site.core.blobs.open, blob)
+    return raw_file(request, name, blob.sha256, blob.size_bytes, opens, for_frame=for_frame)
 
 
-async def _sent_output(request: PageRequest, result: Result, view: View) -> Direct:
-    """Send the whole output as it is stored. Raise Unavailable for another value, which could not be read."""
-    if view.role == "whole" and result.output is not None:
-        return await _sent_blob(request, result.output.id, view.name)
-    if view.role != "whole" or len(result.output_json) < result.output_bytes:
-        raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
-    return sent_content(view.name, result.output_json, TEXT)
+async def send_archive(request: PageRequest) -> Direct:
+    """Send the files and values of a result, and its whole output, as a zip archive.
+
+    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes, and BlobNotFound if there are none.
+    """
+    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
+    result = await result_of(request, run)
+    to_show = await read_result(request, result, set(), MOST_BYTES_OF_PART)
+    views = (await request.site.texts.parts(msgspec.structs.replace(to_show, form="raw"))).views
+    contents = [await _content_of(request, result, view) for view in views]
+    names = portable_paths(without_hidden(view.name) for view in views)
+    by_name = {name: content for name, content in zip(names, contents, strict=True) if content}
+    sizes = {name: len(part) if isinstance(part, bytes) else part.size_bytes for name, part in by_name.items()}
+    if not sizes:
+        raise BlobNotFound("this run has no outputs", hint="Open the page of the run.")
+    if sum(sizes.values()) > MOST_ARCHIVE:
+        message = f"the parts of this run have more than {MOST_ARCHIVE} bytes"
+        raise ArchiveTooLarge(message, hint="Download them one by one from the page of the run.")
+
+    def read(entry: ArchiveEntry) -> Iterator[bytes]:
+        content = by_name[entry.path]
+        with BytesIO(content) if isinstance(content, bytes) else request.site.core.blobs.open(content) as stream:
+            yield from iter(partial(stream.read, CHUNK_BYTES), b"")
+
+    entries = [ArchiveEntry(name, size, executable=False) for name, size in sizes.items()]
+    return sent_archive(request, f"{run.run_id}.zip", entries, read)

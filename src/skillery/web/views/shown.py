@@ -303,6 +303,8 @@ def _source(view: View, text: str, to_show: ToShow, *, is_whole: bool = True) ->
 def _value_view(part: Part, to_show: ToShow) -> View:
     """Return the view of a value of the output."""
     value, is_raw = part.value, to_show.form == "raw"
+    if part.role == "values" and is_raw:
+        return View(f"{part.name}.json", "values", "", 0, text=json.dumps(value, ensure_ascii=False, indent=2))
     if part.role == "values":
         numbers = ((name, grouped(name, number, to_show.wanted)) for name, number in value.items())
         return View(part.name, "values", f"{len(value):,}", 0, facts=facts_of(numbers))
