@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from playwright.async_api import Page, ViewportSize, async_playwright
 
 from skillery.client import Client
 from tests.conftest import Server
 from tests.support.chromium import CHROMIUM
+from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "guide" / "pictures"
@@ -32,7 +34,34 @@ def main(args):
         writer = csv.DictWriter(file, ["order", "total"])
         writer.writeheader()
         writer.writerows(rows)
-    return {"orders": len(rows), "total": sum(row["total"] for row in rows)}
+    total = sum(row["total"] for row in rows)
+    return {"orders": len(rows), "total": total, "average": total / len(rows)}
+"""
+NOTEBOOK_CODE = """\
+import json
+import os
+
+TABLE = "<table><tr><th>day</th><th>orders</th></tr><tr><td>Monday</td><td>12</td></tr></table>"
+
+
+def main(args):
+    shown = {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": {"text/html": TABLE}}
+    code = {"cell_type": "code", "execution_count": 1, "metadata": {}, "source": "orders.by_day()", "outputs": [shown]}
+    text = {"cell_type": "markdown", "metadata": {}, "source": "## Orders by day\\n\\nThe shop was open on one day."}
+    os.makedirs("out", exist_ok=True)
+    with open("out/report.ipynb", "w") as file:
+        json.dump({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [text, code]}, file)
+    return {"days": 1}
+"""
+SCRIPT = """\
+\"\"\"Split a file of orders into one file for each customer.
+
+Usage: split.py ORDERS
+\"\"\"
+
+import sys
+
+print("orders in", sys.argv[1])
 """
 MANIFEST = {
     "name": "shop.orders",
@@ -55,8 +84,15 @@ def create_token(server: Server, *words: str) -> str:
     return token
 
 
-def fill(url: str, eve: str, agent: str) -> str:
-    """Publish a version, let an agent publish the next one, and run the first one. Return the id of the run."""
+class Runs(NamedTuple):
+    """The ids of the runs of two pictures."""
+
+    completed: str
+    notebook: str
+
+
+def fill(url: str, eve: str, agent: str) -> Runs:
+    """Publish skills, let an agent publish the next version of one, and run them."""
     with Client(url, token=eve) as client, Client(url, token=agent) as other:
         versions = ((client, "1.0.0", FIRST, NONE), (other, "1.1.0", SECOND, PERMISSIONS))
         for publisher, version, skill_md, permissions in versions:
@@ -65,12 +101,30 @@ def fill(url: str, eve: str, agent: str) -> str:
                 skill_md=skill_md,
                 files=[{"path": "code/main.py", "content": CODE}],
             )
+        report = {**MANIFEST, "name": "shop.report", "version": "1.0.0", "description": "Report the orders of a week."}
+        client.create_skill(
+            manifest={**report, "inputs": {}},
+            skill_md="# Report\n",
+            files=[{"path": "code/main.py", "content": NOTEBOOK_CODE}],
+        )
+        split = {"name": "shop.split", "version": "1.0.0", "kind": "instruction", "description": "Split orders."}
+        client.create_skill(
+            manifest=split,
+            skill_md="# Split\n\nRun scripts/split.py.\n",
+            files=[{"path": "scripts/split.py", "content": SCRIPT}],
+        )
+        for caller, numbers in ((client, [*range(1, 19), 0, 0]), (other, [5, 8, 13, 21, 0])):
+            for number in numbers:
+                caller.execute_skill("shop.orders", version="1.0.0", args={"orders": number})
         blob = client.create_blob("city,people\nOslo,700000\nRome,2800000\n", kind="text/csv")["blob_id"]
         client.execute_skill("text.csv.profile", args={"csv_blob": blob}, input_blobs=[blob])
-        return str(client.execute_skill("shop.orders", version="1.0.0", args={"orders": 12})["run_id"])
+        completed = client.execute_skill("shop.orders", version="1.0.0", args={"orders": 12})["run_id"]
+        notebook = client.execute_skill("shop.report")["run_id"]
+        eventually(lambda: client.get_activity()["total"]["runs"] == 28)
+        return Runs(completed, notebook)
 
 
-async def take(url: str, token: str, run_id: str) -> None:
+async def take(url: str, token: str, runs: Runs) -> None:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport=SIZE, color_scheme="light")
@@ -81,7 +135,11 @@ async def take(url: str, token: str, run_id: str) -> None:
             ("catalogue", "/?sort=used"),
             ("skill", "/s/shop.orders"),
             ("review", "/review/shop.orders@1.1.0"),
-            ("run", f"/runs/{run_id}"),
+            ("run", f"/runs/{runs.completed}"),
+            ("notebook", f"/runs/{runs.notebook}"),
+            ("script", "/s/shop.split/scripts/scripts/split.py"),
+            ("failures", "/insight/failures"),
+            ("insight", "/insight"),
         ):
             await _open(page, f"{url}{address}")
             await page.screenshot(path=PLACE / f"{name}.png")
@@ -100,7 +158,7 @@ def main() -> None:
         try:
             eve = create_token(server, "--name", "eve", "--scope", "read,run,publish,review,admin", "--namespace", "*")
             agent = create_token(
-                server, "--name", "order-agent", "--scope", "read,publish", "--namespace", "shop.*", "--agent"
+                server, "--name", "order-agent", "--scope", "read,run,publish", "--namespace", "shop.*", "--agent"
             )
             asyncio.run(take(server.url, eve, fill(server.url, eve, agent)))
         finally:
