@@ -138,7 +138,6 @@ def today() -> str:
 def test_activity_of_a_skill_has_its_versions_and_presets_select_skills(org: Server, new_name: str) -> None:
     await_early_day()
     owner, caller = publisher_of(org.url, "olga", new_name), Caller(org.url, Who("cleo"))
-    sleeps = "import time\ndef main(args):\n    time.sleep(0.3)\n"
     for version in ("1.0.0", "1.1.0"):
         owner.create(f"{new_name}.quick", version)
     owner.create(f"{new_name}.other")

@@ -729,7 +729,7 @@ class DeletedBlob(TypedDict):
 
 
 class CreatedSkill(TypedDict):
-    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings. `unchanged`: the version was already stored with these bytes."""
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
 
     name: str
     version: str
@@ -737,10 +737,11 @@ class CreatedSkill(TypedDict):
     status: str
     warnings: list[str]
     unchanged: bool
+    """Whether the version was already stored with these bytes."""
 
 
 class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`. `unchanged`: the version is already stored with these bytes."""
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
 
     ok: bool
     name: str
@@ -752,6 +753,7 @@ class CheckedSkill(TypedDict):
     examples: list[CheckedExample]
     permissions_diff: PermissionsDiff
     unchanged: bool
+    """Whether the version was already stored with these bytes."""
 
 
 class DevelopedSkill(TypedDict):

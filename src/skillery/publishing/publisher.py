@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection
 
 from skillery.attestations.evidence import evidence_of, read_former_signer, stated_evidence
@@ -41,20 +42,18 @@ from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
 from skillery.versions.new_versions import NewVersion, insert_version
 
+Unchanged = Annotated[bool, Meta(description="Whether the version was already stored with these bytes")]
+
 
 class CreatedSkill(NewVersion, frozen=True):
-    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings. `unchanged`: the
-    version was already stored with these bytes.
-    """
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
 
     warnings: tuple[str, ...] = ()
-    unchanged: bool = False
+    unchanged: Unchanged = False
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`.
-    `unchanged`: the version is already stored with these bytes.
-    """
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
 
     ok: bool
     name: str
@@ -65,7 +64,7 @@ class CheckedSkill(msgspec.Struct, frozen=True):
     findings: tuple[CheckFinding, ...]
     examples: tuple[CheckedExample, ...]
     permissions_diff: PermissionsDiff
-    unchanged: bool
+    unchanged: Unchanged
 
 
 Also = Callable[[Connection, NewVersion], None]
