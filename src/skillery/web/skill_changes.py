@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from skillery.formats.version_spec import parse_label
 from skillery.labels import labels
 from skillery.method import or_none
 from skillery.skills.catalogue_listings import Deprecation
@@ -85,9 +86,10 @@ def _deprecate_again(before: Deprecation) -> dict[str, str]:
 
 async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label").strip()
-    params = labels.SetLabel(name=opened.name, label=label, version=opened.version)
     with at_field("label"):
-        moved = await request.do(labels.set_label, params)
+        parse_label(label)
+    params = labels.SetLabel(name=opened.name, label=label, version=opened.version)
+    moved = await request.do(labels.set_label, params)
     before = moved.previous
     text = f"{label} moved from {before} to {opened.version}." if before else f"{label} is {opened.version}."
     return _done(opened, text, {"action": "rollback_label" if before else "remove_label", "label": label})
