@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -16,7 +15,7 @@ from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
-from skillery.runs.remedies import Remedy, remedy_of, telling_input
+from skillery.runs.remedies import remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.namespaces import find_contact
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
@@ -41,10 +40,8 @@ async def show_run(request: PageRequest) -> Page:
     if run.status == "failed" and skill:
         telling = await request.read_page(partial(telling_input, identity=request.identity, run_id=run.run_id))
     name = f"{skill.name}@{skill.version}" if skill else None
-    is_own = run.identity.name == request.identity.name
     limits = limits_of(run)
     remedy = remedy_of(run, telling, is_at_limit=any(limit.share >= 100 for limit in limits))
-    again, same = again_of(run), or_none(run.same_failure)
     of_owner = skill if remedy and remedy.step == "owner" else None
     values = {
         "contact": await request.read(partial(find_contact, name=of_owner.name)) if of_owner else "",
@@ -59,13 +56,10 @@ async def show_run(request: PageRequest) -> Page:
         "shown": shown,
         "code_at": code,
         "remedy": remedy,
-        "steps": _steps(run, remedy, again if request.may("run") else "") if remedy else [],
-        "same": same,
-        "completed": _completed(run),
+        "same": or_none(run.same_failure),
         "skill_at": name,
-        "again": again if request.may("run") else "",
+        "again": again_of(run) if request.may("run") else "",
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
-        "can_cancel": is_active and request.may("run") and (is_own or request.may("admin")),
     }
     title = f"Run of {run.tool or (name or run.method)}"
     return Page("runs_one.html", title, values, "runs")
@@ -98,24 +92,6 @@ async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
     except (SkilleryError, OSError):
         return None
     return Code(frame.path, content, frame, is_file=True)
-
-
-def _completed(run: RunRecord) -> str:
-    skill = or_none(run.skill)
-    return f"/runs?{urlencode({'skill': skill.name, 'status': 'completed'})}" if skill else "/runs?status=completed"
-
-
-def _steps(run: RunRecord, remedy: Remedy, again: str) -> list[tuple[str, str]]:
-    """Return the words and addresses of the buttons of a remedy, the best one first."""
-    skill, same = or_none(run.skill), or_none(run.same_failure)
-    words = {"correct": "Correct the inputs", "change": "Run again with other inputs"}
-    steps = [(words.get(remedy.step, "Run again"), again)]
-    if remedy.step == "completed":
-        steps = [("Inputs of completed runs", _completed(run)), *steps]
-    elif skill and same and same.before and again:
-        at_before = f"{again}&{urlencode({'version': same.before.version})}"
-        steps.insert(remedy.step != "before", (f"Run again on {same.before.version}", at_before))
-    return [step for step in steps if step[1]]
 
 
 async def change_run(request: PageRequest) -> SeeOther:
