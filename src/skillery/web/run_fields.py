@@ -15,6 +15,7 @@ from skillery.web.frame import Form
 MOST_FIELDS = 200
 """The maximum number of inputs with a field. Further inputs are given as JSON."""
 Widget = Literal["text", "area", "tick", "radios", "select", "number", "json", "blob"]
+_WIDGETS: dict[str, Widget] = {"blob": "blob", "string": "text", "integer": "number", "number": "number"}
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
@@ -72,17 +73,11 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]] | None) -> list[Field]:
         choices = [json.dumps(choice, ensure_ascii=False) for choice in declaration.get("enum") or ()]
         if kind == "boolean" and not choices:
             choices = ["true", "false"]
-        widget: Widget = "json"
+        widget = _WIDGETS.get(kind, "json")
         if kind == "boolean" and isinstance(declaration.get("default"), bool):
             widget = "tick"
         elif choices:
             widget = "radios" if len(choices) <= 5 else "select"
-        elif kind == "blob":
-            widget = "blob"
-        elif kind == "string":
-            widget = "text"
-        elif kind in {"integer", "number"}:
-            widget = "number"
         default = json.dumps(declaration["default"], ensure_ascii=False) if "default" in declaration else None
         described = str(declaration.get("description", ""))
         fields.append(
