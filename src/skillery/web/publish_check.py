@@ -237,14 +237,6 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
                 summary = report
             elif isinstance(report, SkillReport):
                 reports.append(report)
-    rows = [(report, _error(report.error)) for report in reports]
     order = {"refused": 0, "published": 1, "draft": 1}
-    rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
-    return Page("publish_report.html", "Report of the import", {"rows": rows, "summary": summary}, "publish")
-
-
-def _error(error: Any) -> str:
-    """Return the message of an error of an import, or "" if there is none."""
-    if isinstance(error, SkilleryError):
-        return message_of(error)
-    return "" if error is None else "An error happened on the server."
+    reports.sort(key=lambda report: (order.get(report.outcome, 2), report.path))
+    return Page("publish_report.html", "Report of the import", {"reports": reports, "summary": summary}, "publish")
