@@ -12,7 +12,6 @@ from skillery.errors import SkilleryError
 from skillery.identity.usage import GetUsage, IdentityUse, NamespaceUse, Used, get_usage
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
-from skillery.web.visits import cookie_of
 
 # -- Uses of quotas, for the account of a user and for admins ----------------------------------------------------------
 
@@ -49,23 +48,16 @@ def use_of_namespace(usage: NamespaceUse) -> Use:
     return Use(usage.namespace, "bundle_bytes", usage.bundle_bytes)
 
 
-_YEAR = 365 * 24 * 3600
-
-
 async def show_account(request: PageRequest) -> Page:
     """Show the identity of the user, its rights and quotas, the settings of the browser, and the sessions."""
-    identity, session = request.identity, request.visit.session
-    sessions = await request.site.sessions.of_identity(identity.name) if session is not None else []
+    session = request.visit.session
+    sessions = await request.site.sessions.of_identity(request.identity.name) if session is not None else []
     uses: list[Use] = []
     with suppress(SkilleryError):  # the caller may not read them
         uses = await uses_of_caller(request)
     values = {
-        "identity": identity,
-        "grants": sorted(identity.namespaces),
         "uses": uses,
-        "theme_now": cookie_of(request.headers, THEME_COOKIE) or "system",
         "themes": THEMES,
-        "keys": cookie_of(request.headers, KEYS_COOKIE) != "off",
         "session": session,
         "sessions": sessions,
     }
@@ -82,7 +74,7 @@ async def change_account(request: PageRequest) -> SeeOther:
         return SeeOther("/account", Done(f"{text} signed out."))
     cookies = []
     if form.get("theme") in THEMES:
-        cookies.append(request.visit.cookies.setting(THEME_COOKIE, form.get("theme"), _YEAR))
+        cookies.append(request.visit.cookies.setting(THEME_COOKIE, form.get("theme")))
     if form.get("keys") in {"on", "off"}:
-        cookies.append(request.visit.cookies.setting(KEYS_COOKIE, form.get("keys"), _YEAR))
+        cookies.append(request.visit.cookies.setting(KEYS_COOKIE, form.get("keys")))
     return SeeOther("/account", Done("The settings of this browser are saved."), tuple(cookies))

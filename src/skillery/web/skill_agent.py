@@ -23,7 +23,6 @@ from skillery.web.visits import Header, cookie_of
 
 OTHERS = {"shell": "Shell", "python": "Python", "curl": "curl", "lock": "Lock"}
 CLIENT_COOKIE = "skillery-client"
-_YEAR = 365 * 24 * 3600
 _MOST_ARGS = 2000
 """Args of an example with more characters of JSON than this are left out of the lines."""
 
@@ -54,7 +53,7 @@ class AgentCard(NamedTuple):
         """Return the header that keeps the client that the address names."""
         if request.query.get("client") != self.key:
             return ()
-        return (request.visit.cookies.setting(CLIENT_COOKIE, self.key, _YEAR),)
+        return (request.visit.cookies.setting(CLIENT_COOKIE, self.key),)
 
 
 class _Call(NamedTuple):

@@ -45,8 +45,8 @@ class Cookies(NamedTuple):
     def _named(self, name: str) -> str:
         return f"__Host-{name}" if self.is_secure else name
 
-    def setting(self, name: str, value: str, seconds: int) -> Header:
-        """Return the header that sets a cookie for `seconds`."""
+    def setting(self, name: str, value: str, seconds: int = 365 * 24 * 3600) -> Header:
+        """Return the header that sets a cookie for `seconds`, which are a year by default."""
         # Lax, because a return from an identity provider and links in a chat begin on another site.
         secure = "; Secure" if self.is_secure else ""
         return "set-cookie", f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
