@@ -74,7 +74,6 @@ STEPS_COOKIE = "skillery-steps"
 _JSON = "application/json"
 _HEADERS = (("vary", "Accept"),)
 _LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/openapi.json", "openrpc": "/openrpc.json"}
-_YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
 _FIRST_SKILL = "text.csv.profile"
@@ -89,7 +88,7 @@ async def show(request: PageRequest) -> Page:
 
 async def _page(request: PageRequest) -> Page:
     """Return the catalogue page for the filters in the address."""
-    filters = filters_of(request.query, request.query_values("tag"))
+    filters = filters_of(request.query, [value for name, value in request.pairs if name == "tag"])
     access.require(request.identity, "read")
     cursor, params = request.query.get("cursor", ""), filters.params()
     problem = None
@@ -118,7 +117,9 @@ async def _page(request: PageRequest) -> Page:
         "steps": await _steps(request, filters) if not cursor else None,
         "namespace": await _namespace(request, filters.ns) if filters.ns and not filters.q and not cursor else None,
         "everything": await _everything(request) if not skills.total else None,
-        "same": json.dumps({"method": filters.method, "params": params}, ensure_ascii=False),
+        "same": json.dumps(
+            {"method": "search_skills" if filters.q else "list_skills", "params": params}, ensure_ascii=False
+        ),
         "can_publish": request.publishes(f"{filters.ns or 'x'}.x"),
         "can_describe": request.publishes(f"{filters.ns}.*"),
     }
@@ -198,7 +199,7 @@ async def change(request: PageRequest) -> SeeOther:
     form = await request.form()
     if form.get("action") == "set_namespace":
         return await _set_namespace(request, form)
-    return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))
+    return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off"),))
 
 
 async def _set_namespace(request: PageRequest, form: Form) -> SeeOther:

@@ -63,11 +63,6 @@ class Filters(NamedTuple):
     tags: tuple[str, ...] = ()
 
     @property
-    def method(self) -> str:
-        """The method that lists the skills of the page."""
-        return "search_skills" if self.q else "list_skills"
-
-    @property
     def order(self) -> str:
         """The order of the rows: a valid `sort`, else the best match for a search, else the most used."""
         if self.sort in SORTS and (self.q or self.sort != "best"):
@@ -75,7 +70,7 @@ class Filters(NamedTuple):
         return "best" if self.q else "used"
 
     def params(self) -> dict[str, Any]:
-        """Return the params of `method`, without a cursor."""
+        """Return the params of search_skills or list_skills, without a cursor."""
         search = {"query": self.q} if self.q else {"detail": "summary"}
         params = {
             **search,

@@ -176,10 +176,6 @@ class PageRequest:
         """Return a parameter of the path, which the router has decoded."""
         return str(self.scope["path_params"][name]).removeprefix("/")
 
-    def query_values(self, name: str) -> list[str]:
-        """Return all values of a field of the query, in order."""
-        return [value for key, value in self.pairs if key == name]
-
     def may(self, scope: Scope) -> bool:
         """Return whether the caller has a scope. The scope `admin` includes all scopes.
 
@@ -229,10 +225,6 @@ class PageRequest:
         session = self.visit.session
         if session is not None and datetime.now(UTC) - session.made_at > RECENT:
             raise OldSignIn
-
-    def form_token(self) -> str:
-        """Return the value of the hidden field `form_token` in a form of this page."""
-        return self.site.core.signer.form_token(self.visit.secret or "")
 
 
 Handler = Callable[[PageRequest], Awaitable[Answer]]

@@ -98,9 +98,7 @@ async def show_review(request: PageRequest) -> Page:
         why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
         short=_short(opened.digest),
-        is_review=True,
         has_scanner=request.site.core.rechecks.has_scanner,
-        versions=[],
     )
     return page._replace(section="review")
 
@@ -280,5 +278,4 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
         versions=versions,
         is_rendered=is_rendered,
         rendered=await rendered(request, opened, earlier) if is_rendered else [],
-        is_review=False,
     )
