@@ -149,9 +149,24 @@ def frontmatter(text: str) -> bytes:
     return f"---\nname: a\ndescription: {text}\n{text}: x\n---\n{text}\n".encode()
 
 
+def compared(text: str) -> object:
+    """Compare two results with a text, a table and values of the text."""
+    sides = []
+    for end in ("", " x"):
+        content = f"{text}{end}".encode()
+        files = [
+            File("blob:1", "a.txt", "", len(content), content, end),
+            File("blob:2", "a.csv", "", 9, b"a,b\n1,2\n", end),
+        ]
+        output = msgspec.json.encode({"a": text[:200] + end, "rows": [{"k": text, "v": end}, {"k": end, "v": text}]})
+        sides.append(ToShow("/runs/run", output, len(output), files, args=output))
+    return differences.compare_results(*sides)
+
+
 PARSERS: dict[str, Callable[[str], object]] = {
     "ansi": run_log.parts_of,
-    "csv": tables.table_of_text,
+    "compared results": compared,
+    "csv": lambda text: tables.table_of_text(text, "csv"),
     "csv page": lambda text: shown_file("x.csv", text, where=text[:200], sort="a"),
     "diff": lambda text: texts.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
     "diff page": lambda text: page_of(f"a\n{text}", f"b\n{text} x"),

@@ -56,6 +56,7 @@ ADDRESSES: dict[str, str] = {
     "/runs/events": "/runs/{run}/events",
     "/runs/parts": "/runs/{run}/parts/a.txt",
     "/runs/raw": "/runs/{run}/raw/a.txt",
+    "/runs/compare": "/runs/{run}/compare/{run}",
     "/runs/files": "/runs/{run}/files.zip",
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
     "/insight": "/insight",

@@ -94,6 +94,7 @@ PAGE_FUNCTIONS = (
     "skillery.web.markdown:rendered",
     "skillery.web.views.shown:show_parts",
     "skillery.web.differences:file_diffs",
+    "skillery.web.differences:compare_results",
 )
 PAGE_LOADERS = ("skillery.web.rendering:load_lexers",)
 PAGE_LIMITS = WorkLimits(cpu_seconds=1, wall_seconds=5, memory_bytes=1024 * MIB, resident_bytes=128 * MIB)

@@ -253,6 +253,19 @@ def read_runs(
     return RunPage(page, next_cursor)
 
 
+def run_before(connection: Connection, *, identity: Identity, run_id: str, status: Status | Literal[""]) -> str | None:
+    """Return the id of the last earlier run of the same skill that the identity sees, or None if there is none.
+
+    Only runs with `status` count if it is not "". Raise the errors of `find_run`.
+    """
+    row = find_run(connection, identity, run_id)
+    if row.skill_name is None:
+        return None
+    filters = RunFilter(row.skill_name, status)
+    listed = listing("" if access.is_auditor(identity) else identity.name, filters, datetime.now(UTC))
+    return connection.scalars(listed.where(runs.c.started_at < row.started_at).limit(1)).first()
+
+
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
     """Return the SELECT of the runs of the identity `owner` that match `filters`, newest first.
 

@@ -1,20 +1,39 @@
-"""Differences of two versions as HTML: hunks of unified diffs, with the changed words of changed lines marked."""
+"""Differences of two versions or runs as HTML: hunks of unified diffs, with the changed words of lines marked."""
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from itertools import groupby, islice
+from typing import Any, NamedTuple
 
+import msgspec
 from markupsafe import Markup
+from msgspec import Struct
 from msgspec.structs import replace
 
+from skillery.formats import texts
 from skillery.formats.bundle import SKILL_MD
-from skillery.formats.texts import parts_of
-from skillery.formats.version_diffs import FileChange
+from skillery.formats.version_diffs import (
+    MOST_CHANGES,
+    Compared,
+    DiffSide,
+    FileChange,
+    FileFacts,
+    ManifestChange,
+    TableDiff,
+    compare_rows,
+    compare_versions,
+    value_changes,
+)
 from skillery.web.display import visible
+from skillery.web.views.kinds import decoded, format_of
+from skillery.web.views.parts import Part, decoded_json, parts_of, split_output
+from skillery.web.views.shown import ToShow
+from skillery.web.views.tables import Table, as_csv, table_of_text
 
 MOST_TOKENS = 400
 """The changed words of a line with more tokens than this are not marked."""
@@ -98,13 +117,13 @@ class Marker:
         """Return the rows of a hunk as HTML. `old` and `new` are the numbers of its first line in both files."""
         rows: list[str] = []
         for is_same, group in groupby(lines, lambda line: line[0] == " "):
-            texts = list(group)
+            group_lines = list(group)
             if is_same:
-                shown = [visible(line[1:], is_code=is_code) for line in texts]
+                shown = [visible(line[1:], is_code=is_code) for line in group_lines]
                 rows += [_row("same", old + offset, new + offset, html) for offset, html in enumerate(shown)]
-                old, new = old + len(texts), new + len(texts)
+                old, new = old + len(group_lines), new + len(group_lines)
             else:
-                sides = ([line[1:] for line in texts if line[0] == sign] for sign in "-+")
+                sides = ([line[1:] for line in group_lines if line[0] == sign] for sign in "-+")
                 removed, added = self._changed(*sides, is_code=is_code)
                 rows += [_row("minus", old + offset, "", html) for offset, html in enumerate(removed)]
                 rows += [_row("plus", "", new + offset, html) for offset, html in enumerate(added)]
@@ -127,7 +146,7 @@ class Marker:
         self._words_left -= count
         old_parts: list[str] = []
         new_parts: list[str] = []
-        for kind, old_start, old_end, new_start, new_end in parts_of(before, after):
+        for kind, old_start, old_end, new_start, new_end in texts.parts_of(before, after):
             removed, added = "".join(before[old_start:old_end]), "".join(after[new_start:new_end])
             for parts, text, tag in ((old_parts, removed, "del"), (new_parts, added, "ins")):
                 if text:
@@ -152,3 +171,96 @@ def _heading(headings: list[tuple[int, str]], number: int) -> str:
     """Return the nearest Markdown heading above the line `number`, or "". `headings` are (line number, line)."""
     index = bisect_left(headings, (number,))
     return headings[index - 1][1].lstrip("#").strip()[:200] if index else ""
+
+
+# -- The results of two runs: their inputs, values and parts -----------------------------------------------------------
+
+
+_BLOB = re.compile(r"blob:\w+", re.ASCII)
+_UNREAD = "one of many files that differ, so its lines are not compared"
+
+
+class ResultsDiff(Struct, frozen=True):
+    """The differences of two results. `tables` are parts whose rows are compared, and `files` all other parts."""
+
+    inputs: list[ManifestChange]
+    others: list[ManifestChange]
+    """The values of the output that are not parts."""
+    tables: dict[str, TableDiff]
+    files: list[FileDiff]
+    left_out: int
+
+
+def compare_results(old: ToShow, new: ToShow) -> ResultsDiff:
+    """Return the differences of the results of two runs. Parts with the same name are compared.
+
+    Inputs are compared only if the args of both runs are kept. Runs in the rendering process.
+    """
+    before, after = _compared_parts(old), _compared_parts(new)
+    tables = {name: rows for name in after if (rows := _table_diff(before.get(name), after[name]))}
+    diff = compare_versions(*(_without(tables, parts) for parts in (before, after)))
+    unread = {part.name for part in (*before.values(), *after.values()) if part.file and part.file.content is None}
+    changes = [*([diff.instructions] if diff.instructions else []), *diff.files]
+    noted = [replace(change, note=_UNREAD) if change.path in unread else change for change in changes]
+    return ResultsDiff(
+        _changed(*(decoded_json(side.args) for side in (old, new))),
+        _changed(*(_values(side) for side in (old, new))),
+        tables,
+        file_diffs(noted, "", MOST_WORDS),
+        diff.left_out,
+    )
+
+
+def _changed(old: Any, new: Any) -> list[ManifestChange]:
+    are_objects = isinstance(old, dict) and isinstance(new, dict)
+    return list(islice(value_changes(old, new), MOST_CHANGES)) if are_objects else []
+
+
+def _without(tables: Mapping[str, TableDiff], parts: Mapping[str, Part]) -> Compared:
+    facts = {name: _facts(part) for name, part in parts.items() if name not in tables}
+    return Compared(DiffSide("", "", ""), {}, facts, lambda name: _content(parts[name]))
+
+
+def _compared_parts(side: ToShow) -> dict[str, Part]:
+    """Return the code and the parts of a run by name, without the short values and the whole output."""
+    code = [Part(side.code.path, side.code.content.decode("utf-8", "replace"))] if side.code else []
+    return {part.name: part for part in [*code, *parts_of(side.output, side.files)] if not part.role}
+
+
+def _values(side: ToShow) -> dict[str, Any]:
+    """Return the values of an output that are not parts. Files have their name and digest in place of their id."""
+    values, others, _ = split_output(decoded_json(side.output), side.files)
+    names = {file.blob_id: json.dumps(f"{file.path or 'file'} {file.digest[:8]}")[1:-1] for file in side.files}
+    text = json.dumps({**values, **others})
+    return dict(json.loads(_BLOB.sub(lambda match: names.get(match[0], match[0]), text)))
+
+
+def _content(part: Part) -> bytes:
+    if part.file:
+        return part.file.content or b""
+    return (as_csv(part.table) if part.table else str(part.value)).encode("utf-8", "replace")
+
+
+def _facts(part: Part) -> FileFacts:
+    content, file = _content(part), part.file
+    digest, size = (file.digest, file.size_bytes) if file else (sha256(content).hexdigest(), len(content))
+    return FileFacts(digest, size, executable=False)
+
+
+def _table(part: Part | None) -> Table | None:
+    """Return a part as a table, or None if it is no table or was not read to its end."""
+    file = part.file if part else None
+    if file is None or file.content is None or len(file.content) < file.size_bytes:
+        return part.table if part else None
+    return table_of_text(decoded(file.content, is_whole=True) or "", format_of(file.path, file.media_type))
+
+
+def _table_diff(old_part: Part | None, new_part: Part) -> TableDiff | None:
+    """Return the rows that differ, or None if none do or if the part is no table with unique rows."""
+    old, new = _table(old_part), _table(new_part)
+    diff = compare_rows(*old, *new) if old and new else None
+    try:
+        msgspec.msgpack.encode(diff)
+    except UnicodeEncodeError:  # JSON can have halves of characters
+        return None
+    return diff if diff and diff.rows else None

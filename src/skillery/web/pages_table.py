@@ -91,6 +91,7 @@ def make_pages(site: Site) -> list[Route]:
         Row("/runs/events", "/runs/{id:str}/events", "read", events),
         Row("/runs/parts", "/runs/{id:str}/parts/{name:path}", "read", run_parts.show_part),
         Row("/runs/raw", "/runs/{id:str}/raw/{name:path}", "read", run_parts.send_part),
+        Row("/runs/compare", "/runs/{id:str}/compare/{other:str}", "read", run_parts.show_comparison),
         Row("/runs/files", "/runs/{id:str}/files.zip", "read", run_parts.send_archive),
         Row("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}", "read", run_parts.send_blob),
         Row("/runs/frame", "/runs/{id:str}/frame/{blob:str}", "read", framed_blob),

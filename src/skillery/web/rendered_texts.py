@@ -18,7 +18,7 @@ from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import signature_of
 from skillery.errors import Unavailable
 from skillery.formats.version_diffs import FileChange
-from skillery.web.differences import MOST_WORDS, FileDiff, file_diffs
+from skillery.web.differences import MOST_WORDS, FileDiff, ResultsDiff, compare_results, file_diffs
 from skillery.web.display import visible
 from skillery.web.markdown import Place, Rendered, first_part, rendered
 from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
@@ -64,6 +64,10 @@ class RenderedTexts:
         key = ("differences", *digests) if all(digests) else ()
         diffs = await self._made(key, file_diffs, changes, skill_md, MOST_WORDS)
         return await COMPARISONS.run(file_diffs, changes, skill_md, 0) if diffs is None else diffs
+
+    async def results(self, old: ToShow, new: ToShow) -> ResultsDiff | None:
+        """Return the differences of the results of two runs, or None if they take too long."""
+        return await self._made((), compare_results, old, new)
 
     async def _made(self, key: tuple[str, ...], render: Callable[..., R], *args: Any) -> R | None:
         """Return the result of `render` in a worker process, or None if it takes too long. Cache it if there is a key.

@@ -14,14 +14,14 @@ from skillery.formats.tracebacks import failing_frame
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
-from skillery.runs.queries import args_of
+from skillery.runs.queries import args_of, run_before
 from skillery.runs.remedies import remedy_of, telling_input
 from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.namespaces import find_contact
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.run_form import again_of
 from skillery.web.run_log import first_log
-from skillery.web.run_parts import MOST_BYTES, result_of, shown_parts
+from skillery.web.run_parts import MOST_BYTES, kept_code, result_of, shown_parts
 from skillery.web.sending import start_of
 from skillery.web.skill_agent import lines_of_call
 from skillery.web.skill_opened import find_in_version
@@ -59,13 +59,11 @@ async def show_run(request: PageRequest) -> Page:
         "same": or_none(run.same_failure),
         "skill_at": name,
         "again": again_of(run) if request.may("run") else "",
+        "earlier": await request.read(partial(run_before, identity=request.identity, run_id=run.run_id, status="")),
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
     }
     title = f"Run of {run.tool or (name or run.method)}"
     return Page("runs_one.html", title, values, "runs")
-
-
-ENDINGS = {"python": "py", "javascript": "mjs", "bash": "sh"}
 
 
 async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
@@ -75,11 +73,9 @@ async def _code_of(request: PageRequest, run: RunRecord) -> Code | None:
     """
     error, skill = or_none(run.error), or_none(run.skill)
     traceback = or_none(error.traceback) if error else None
-    kept = or_none(run.code)
+    kept = kept_code(run)
     if kept is not None:
-        path = f"run_code.{ENDINGS[kept.language]}"
-        frame = failing_frame(traceback or "", path)
-        return Code(path, kept.code.encode(), frame, is_file=False)
+        return msgspec.structs.replace(kept, frame=failing_frame(traceback or "", kept.path))
     frame = failing_frame(traceback, f"/skills/{skill.name}/") if traceback and skill else None
     if skill is None or frame is None or path_problem(frame.path) is not None:
         return None
@@ -160,9 +156,11 @@ STATUSES = {"": "all", "started": "running", "queued": "queued", "completed": "c
 AGES = {"": "any time", "1h": "last hour", "24h": "last 24 hours", "168h": "last 7 days", "720h": "last 30 days"}
 
 
-async def show_runs(request: PageRequest) -> Page:
-    """Show the runs that match the filters of the query."""
-    query = request.query
+async def show_runs(request: PageRequest) -> Page | SeeOther:
+    """Show the runs that match the filters of the query, or compare two ticked runs."""
+    query, ticked = request.query, list(filter(None, request.query_values("compare")))
+    if len(ticked) == 2:
+        return SeeOther(path_of("runs", ticked[0], "compare", ticked[1]))
     filters: dict[str, Any] = {
         "skill": query.get("skill", "").strip(),
         "status": query.get("status", "") if query.get("status") in STATUSES else "",
@@ -170,7 +168,7 @@ async def show_runs(request: PageRequest) -> Page:
         "identity": query.get("identity", "").strip(),
     }
     set_filters = {name: value for name, value in filters.items() if value}
-    problem: SkilleryError | None = None
+    problem: SkilleryError | None = InvalidParams("two runs can be compared. Tick two") if ticked else None
     page = RunPage((), None)
     try:
         page = await request.do(list_runs, ListRuns(**set_filters, limit=ROWS, cursor=query.get("cursor", "")))

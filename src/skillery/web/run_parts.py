@@ -12,19 +12,20 @@ import msgspec
 
 from skillery.contents.blob_rows import BlobRow, output_blobs
 from skillery.contents.blobs import Blobs
-from skillery.errors import ArchiveTooLarge, BlobNotFound, SkilleryError, Unavailable
-from skillery.formats.archives import ArchiveEntry
+from skillery.errors import ArchiveTooLarge, BlobNotFound, RunNotFound, SkilleryError, Unavailable
+from skillery.formats.archives import MEDIA_TYPES, ArchiveEntry, archive
 from skillery.formats.paths import portable_paths
 from skillery.http.requests import CHUNK_BYTES
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
+from skillery.runs.queries import args_of, run_before
 from skillery.runs.results import RunRecord
 from skillery.versions.example_results import LargeOutput
 from skillery.web.display import without_hidden
-from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.sending import raw_file, sent_archive, sent_content, start_of
+from skillery.web.frame import Direct, Page, PageRequest, SeeOther, path_of
+from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
-from skillery.web.views.kinds import TEXT, with_ending
+from skillery.web.views.kinds import BINARY, TEXT, with_ending
 from skillery.web.views.parts import File
 from skillery.web.views.shown import PARTS, Code, Form, Shown, ToShow, View
 
@@ -32,6 +33,7 @@ MOST_BYTES = 1024 * 1024
 """The number of bytes that the page of a run reads of a file or of the output."""
 MOST_FILES = 200
 MOST_ARCHIVE = 256 * 1024 * 1024
+ZIP = BINARY._replace(media_type=MEDIA_TYPES["zip"])
 PREVIEW_ROWS = 12
 
 
@@ -80,7 +82,7 @@ async def read_result(request: PageRequest, result: Result, read_ids: set[str], 
         files = []
         for row in result.files[:MOST_FILES]:
             content = _start_of_blob(blobs, row, most) if row.id in read_ids else None
-            files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content))
+            files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content, row.sha256))
         return output_json, files
 
     output_json, files = await asyncio.to_thread(read)
@@ -122,6 +124,42 @@ async def show_part(request: PageRequest) -> Page | Direct:
     values = values_of_view(request, view, path_of("runs", run.run_id, "parts", name), raw)
     values |= {"run": run, "run_name": run.tool or (skill.name if skill else run.method)}
     return Page("runs_part.html", name, values, "runs")
+
+
+# -- `/runs/{id}/compare/{other}`: a run next to an earlier one --------------------------------------------------------
+
+
+ENDINGS = {"python": "py", "javascript": "mjs", "bash": "sh"}
+
+
+async def show_comparison(request: PageRequest) -> Page | SeeOther:
+    """Compare a run with another one, or with the last completed run of the skill before it.
+
+    Raise RunNotFound if the caller sees no such run.
+    """
+    run, other = await request.do(get_run, GetRun(run_id=request.parameter("id"))), request.parameter("other")
+    if other == "completed":
+        work = partial(run_before, identity=request.identity, run_id=run.run_id, status="completed")
+        if not (completed := await request.read_page(work)):
+            raise RunNotFound("there is no completed run of this skill before", hint="Tick two runs in the list.")
+        return SeeOther(path_of("runs", run.run_id, "compare", completed))
+    runs = [await request.do(get_run, GetRun(run_id=other)), run]
+    results = [await result_of(request, record) for record in runs]
+    contents = [{(row.path, row.sha256) for row in result.files} for result in results]
+    sides = []
+    for record, result, others in zip(runs, results, reversed(contents), strict=True):
+        differing = [row.id for row in result.files if (row.path, row.sha256) not in others]
+        to_show = await read_result(request, result, set(differing[:PARTS]))
+        args = await request.read(partial(args_of, identity=request.identity, run_id=record.run_id))
+        sides.append(msgspec.structs.replace(to_show, args=(args or "null").encode(), code=kept_code(record)))
+    diff = await request.site.texts.results(*sides)
+    return Page("runs_compare.html", "Two runs", {"runs": runs, "diff": diff}, "runs")
+
+
+def kept_code(run: RunRecord) -> Code | None:
+    """Return the code of `run_code`, or None if there is none or if it is not kept."""
+    kept = or_none(run.code)
+    return Code(f"run_code.{ENDINGS[kept.language]}", kept.code.encode(), None, is_file=False) if kept else None
 
 
 # -- Downloads: the content of a part, of a blob, and of all parts -----------------------------------------------------
@@ -175,7 +213,7 @@ def _sent_blob(request: PageRequest, blob: BlobRow, name: str, *, for_frame: boo
 async def send_archive(request: PageRequest) -> Direct:
     """Send the files and values of a result, and its whole output, as a zip archive.
 
-    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes, and BlobNotFound if there are none.
+    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes.
     """
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     result = await result_of(request, run)
@@ -185,8 +223,6 @@ async def send_archive(request: PageRequest) -> Direct:
     names = portable_paths(without_hidden(view.name) for view in views)
     by_name = {name: content for name, content in zip(names, contents, strict=True) if content}
     sizes = {name: len(part) if isinstance(part, bytes) else part.size_bytes for name, part in by_name.items()}
-    if not sizes:
-        raise BlobNotFound("this run has no outputs", hint="Open the page of the run.")
     if sum(sizes.values()) > MOST_ARCHIVE:
         message = f"the parts of this run have more than {MOST_ARCHIVE} bytes"
         raise ArchiveTooLarge(message, hint="Download them one by one from the page of the run.")
@@ -197,4 +233,4 @@ async def send_archive(request: PageRequest) -> Direct:
             yield from iter(partial(stream.read, CHUNK_BYTES), b"")
 
     entries = [ArchiveEntry(name, size, executable=False) for name, size in sizes.items()]
-    return sent_archive(request, f"{run.run_id}.zip", entries, read)
+    return sent_content(f"{run.run_id}.zip", archive("zip", entries, read), ZIP)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any, BinaryIO
 
 import msgspec
 
 from skillery.errors import Unavailable
-from skillery.formats.archives import MEDIA_TYPES, ArchiveEntry, Read, archive, archive_size
 from skillery.http.requests import send_bytes, send_pieces, send_stream
 from skillery.skills.insight import has_insight
 from skillery.versions.versions import count_waiting_reviews
@@ -218,31 +217,15 @@ def raw_file(
     return Direct(send_it)
 
 
-def sent_content(name: str, content: bytes, kind: ContentKind) -> Direct:
-    """Send a value of an output, or a picture of a notebook."""
+def sent_content(name: str, content: bytes | Iterator[bytes], kind: ContentKind) -> Direct:
+    """Send a value of an output, a picture of a notebook, or an archive in pieces that are made while they are sent."""
     headers = [*RAW_HEADERS, ("content-disposition", disposition(name, kind)), ("cache-control", "private, no-store")]
 
     async def send_it(send: Any) -> None:
-        await send_bytes(send, 200, content, kind.media_type, headers)
-
-    return Direct(send_it)
-
-
-def sent_archive(request: PageRequest, name: str, entries: Sequence[ArchiveEntry], read: Read) -> Direct:
-    """Send files as a zip archive, in pieces that are read while they are sent."""
-    headers = [
-        ("content-type", MEDIA_TYPES["zip"]),
-        ("content-length", str(archive_size("zip", entries))),
-        ("content-disposition", disposition(name, BINARY)),
-        ("cache-control", "private, no-store"),
-        *RAW_HEADERS,
-    ]
-
-    async def send_it(send: Any) -> None:
-        if request.method == "HEAD":
-            await _send_headers(send, 200, headers)
+        if isinstance(content, bytes):
+            await send_bytes(send, 200, content, kind.media_type, headers)
         else:
-            await send_pieces(send, _raw(headers), archive("zip", entries, read))
+            await send_pieces(send, _raw([("content-type", kind.media_type), *headers]), content)
 
     return Direct(send_it)
 

@@ -30,6 +30,7 @@ class File(Struct, frozen=True):
     media_type: str
     size_bytes: int
     content: bytes | None = None
+    digest: str = ""
 
 
 Role = Literal["", "values", "whole"]
@@ -57,7 +58,7 @@ def decoded_json(content: bytes) -> Any:
 def parts_of(output_json: bytes, files: Sequence[File]) -> list[Part]:
     """Return the short values, the named values and files of the output, further files, and the whole output."""
     output = decoded_json(output_json)
-    values, named = _named(output, {file.blob_id: file for file in files})
+    values, _, named = split_output(output, files)
     used = {part.file.blob_id for part in named if part.file}
     others = sorted((file for file in files if file.blob_id not in used), key=lambda file: file.path)
     named += [
@@ -70,24 +71,24 @@ def parts_of(output_json: bytes, files: Sequence[File]) -> list[Part]:
     return _with_unique_names(parts)
 
 
-def _named(output: Any, files: dict[str, File]) -> tuple[dict[str, Any], list[Part]]:
-    """Return the short values of an output by name, and its parts: at the top and one level below."""
+def split_output(output: Any, files: Sequence[File]) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+    """Return the short values of an output by name, its other values, and its parts: at the top and one level below."""
     values: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     named: list[Part] = []
+    by_id = {file.blob_id: file for file in files}
     for key, value in output.items() if isinstance(output, dict) else [(RESULT, output)]:
-        part = _part(key, value, files)
-        if part is not None:
-            named.append(part)
-        elif isinstance(value, dict):
-            for inner_key, inner in value.items():
-                part = _part(f"{key}.{inner_key}", inner, files)
-                if part is not None:
-                    named.append(part)
-                elif is_fact(inner):
-                    values[f"{key}.{inner_key}"] = inner
-        elif is_fact(value) and not (key == RESULT and value is None):
-            values[key] = value
-    return values, named
+        part = _part(key, value, by_id)
+        is_split = part is None and isinstance(value, dict)
+        for name, inner in [(f"{key}.{name}", inner) for name, inner in value.items()] if is_split else [(key, value)]:
+            part = _part(name, inner, by_id) if is_split else part
+            if part is not None:
+                named.append(part)
+            elif is_fact(inner) and not (name == RESULT and inner is None):
+                values[name] = inner
+            else:
+                others[name] = inner
+    return values, others, named
 
 
 def _part(key: str, value: Any, files: dict[str, File]) -> Part | None:

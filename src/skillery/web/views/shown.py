@@ -32,7 +32,6 @@ from skillery.web.views.tables import (
     grouped,
     matching_rows,
     table_of_json,
-    table_of_lines,
     table_of_text,
     table_view,
     types_of,
@@ -51,7 +50,7 @@ MOST_LINES = 20_000
 MOST_HTML, MOST_PDF, MOST_NOTEBOOK = 5_000_000, 50_000_000, 5_000_000
 """The sizes of the largest files in frames, and of the largest notebook."""
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
-_SLOW = "Showing this part takes too long, so this is its start as text."
+SLOW = "Showing this part takes too long, so this is its start as text."
 Form = Literal["view", "source", "raw"]
 ViewKind = Literal["values", "table", "picture", "svg", "markdown", "notebook", "html", "pdf", "json", "text", "other"]
 
@@ -157,7 +156,7 @@ def plain_parts(to_show: ToShow) -> Shown:
     parts = [Part(file.path or f"file {number}", file=file) for number, file in enumerate(to_show.files, 1)]
     if to_show.output not in EMPTY:
         parts.append(Part(to_show.part or WHOLE, role="whole"))
-    views = [_plain(part, to_show, _SLOW) for part in parts if to_show.part in {"", part.name}]
+    views = [_plain(part, to_show, SLOW) for part in parts if to_show.part in {"", part.name}]
     return Shown(views, [], to_show.args[:PLAIN_BYTES].decode("utf-8", "replace"))
 
 
@@ -179,7 +178,7 @@ def _views(parts: list[Part], to_show: ToShow) -> Iterator[View]:
         except UnicodeEncodeError:  # JSON can have halves of characters
             view = _plain(part, to_show, "This part is not valid Unicode, so this is its start as text.")
         except _TimeUp:
-            view = _plain(part, to_show, _SLOW)
+            view = _plain(part, to_show, SLOW)
         except (RecursionError, MemoryError):
             view = _plain(part, to_show, "This part is too large or has too many levels, so this is its start as text.")
         yield replace(view, role=part.role)
@@ -225,15 +224,10 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
     """Return the view of a text by its format, or the text itself if the view of its format is not possible."""
     text_format = format_of(view.name, media_type)
     view = replace(view, has_source=bool(text_format))
-    lines = text if is_whole else text.rpartition("\n")[0]
-    table: Table | None = None
     if to_show.form != "view":
         return replace(_source(view, text, to_show, is_whole=is_whole), has_source=bool(text_format))
-    if text_format in {"csv", "tsv"}:
-        table = table_of_text(lines, "\t" if text_format == "tsv" else "")
-    elif text_format == "jsonl":
-        table = table_of_lines(lines)
-    elif text_format == "json" and is_whole:
+    table = table_of_text(text if is_whole else text.rpartition("\n")[0], text_format)
+    if text_format == "json" and is_whole:
         value = decoded_json(text.encode())
         if is_notebook(value) and view.size_bytes <= MOST_NOTEBOOK:
             return _notebook_view(view, value, to_show)

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from skillery.web.display import counted
+from skillery.web.views.kinds import Format
 
 MOST_ROWS, MOST_COLUMNS = 50_000, 100
 LONG_CELL = 300
@@ -96,7 +97,14 @@ class Wanted(Struct, frozen=True):
 # -- Reading -----------------------------------------------------------------------------------------------------------
 
 
-def table_of_text(text: str, delimiter: str = "") -> Table | None:
+def table_of_text(text: str, text_format: Format) -> Table | None:
+    """Return a text with delimiters or with one JSON value in each line as a table, or None if it is no table."""
+    if text_format == "jsonl":
+        return _table_of_lines(text)
+    return _table_of_cells(text, "\t" if text_format == "tsv" else "") if text_format in {"csv", "tsv"} else None
+
+
+def _table_of_cells(text: str, delimiter: str) -> Table | None:
     """Return a text with delimiters as a table, or None if it has fewer than two columns or breaks the rules of CSV."""
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or _delimiter(text))
@@ -128,8 +136,7 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=rank)
 
 
-def table_of_lines(text: str) -> Table | None:
-    """Return a text with one JSON value in each line as a table, or None if it is no table."""
+def _table_of_lines(text: str) -> Table | None:
     lines = text.split("\n", MOST_ROWS)[:MOST_ROWS]
     try:
         return table_of_json([json.loads(line) for line in lines if line.strip()])
