@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 
 from tests.conftest import Server
 from tests.support.browser import Browser
@@ -122,3 +123,37 @@ async def test_chart_is_chosen_by_keyboard_without_javascript(sqlite_server: Ser
     await page.get_by_label("Chart", exact=True).select_option("columns")
     await page.get_by_role("button", name="Show").click()
     await page.locator("svg.chart").first.wait_for()
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(("width", "javascript"), [(1280, True), (390, False)])
+async def test_chart_of_a_part_is_chosen_on_the_page_of_the_run(
+    sqlite_server: Server, open_page: OpenPage, width: int, javascript: bool
+) -> None:
+    tables = {name: TABLES[name] for name in ("cities.csv", "weeks.csv")}
+    run = await asyncio.to_thread(lambda: run_code(sqlite_server, WRITES, **tables))
+    at = f"/runs/{run['run_id']}"
+    page = await open_page(sqlite_server, at, width=width, javascript=javascript)
+    card = page.get_by_role("region", name="weeks.csv", exact=True)
+    other = page.get_by_role("region", name="cities.csv", exact=True)
+    assert await check_axe(page) == [] if javascript else True
+    assert await overflow(page) == []
+
+    async def draw(kind: str) -> None:
+        await card.get_by_label("Chart", exact=True).select_option(kind)
+        await card.get_by_role("button", name="Draw").click()
+
+    await card.get_by_label("of", exact=True).select_option("south")
+    await draw("line")
+    await expect(card.get_by_text("South by week")).to_be_visible()
+    await expect(other.get_by_text("Sum of amount by city")).to_be_visible()
+    assert page.url.endswith(at) is javascript  # the script replaces only the card
+    await expect(card.get_by_label("of", exact=True)).to_have_value("south")
+    await draw("none")
+    await expect(card.locator("svg.chart")).to_have_count(0)
+    await expect(card.locator("tbody tr")).to_have_count(12)
+    await draw("columns")
+    await expect(card.locator("svg.chart")).to_have_count(2)
+    assert await check_axe(page) == [] if javascript else True
+    assert await problems(page) == []

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from skillery.web.run_log import parts_of
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems, squeezed
 from tests.support.processes import eventually
@@ -495,3 +495,38 @@ async def test_the_form_shows_for_an_unusual_number_of_an_example(sqlite_server:
     page = sqlite_server.rpc.http.get("/s/text.csv.profile/try", params={"example": number})
 
     assert page.status_code == 200
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_called_runs_are_shown_as_bars_of_their_time(
+    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int
+) -> None:
+    code = "def main(args):\n    return 1 / args['n']\n"
+    publisher(sqlite_server.rpc)(new_name, code=code, permissions={"network": ["https://example.org"]})
+    calls = f"""
+from skills.{new_name.replace("-", "_")} import main as divide
+def main(args):
+    divide({{"n": 1}})
+    try:
+        divide({{"n": 0}})
+    except Exception as error:
+        return str(error)
+"""
+    call = {"language": "python", "code": calls, "mount_skills": [new_name]}
+    run = await asyncio.to_thread(lambda: sqlite_server.rpc("run_code", **call))
+    page = await open_page(sqlite_server, f"/runs/{run['run_id']}", width=width, color_scheme="dark")
+    rows = page.get_by_role("region", name="Calls of this run").locator("tbody tr")
+
+    assert await rows.locator(".tag").all_inner_texts() == ["completed", "failed"]
+    words = [await row.get_attribute("aria-label") or "" for row in await rows.locator("svg.span").all()]
+    assert [re.sub(r"[\d.,]+\s(ms|s)", "N", text) for text in words] == ["N after the start, for N"] * 2
+    assert await rows.locator("svg.span.bad").count() == 1
+    await page.get_by_text("All limits").click()
+    assert await page.get_by_role("img", name="percent used").count() > 2
+    assert await check_axe(page) == []
+    assert await overflow(page) == []
+    assert await problems(page) == []
+    await rows.nth(1).get_by_role("link").click()
+    await page.get_by_text("Called by").wait_for()

@@ -67,6 +67,7 @@ _LISTED = select(
 ).select_from(_WITH_SKILL)
 
 
+MOST_CALLS = 100
 _CALLED = select(runs.c.id).where(runs.c.parent_run_id == bindparam("run_id")).order_by(runs.c.started_at)
 _errors = msgspec.json.Decoder(RunError)
 _environments = msgspec.json.Decoder(GivenEnvironment)
@@ -253,17 +254,11 @@ def read_runs(
     return RunPage(page, next_cursor)
 
 
-def run_before(connection: Connection, *, identity: Identity, run_id: str, status: Status | Literal[""]) -> str | None:
-    """Return the id of the last earlier run of the same skill that the identity sees, or None if there is none.
-
-    Only runs with `status` count if it is not "". Raise the errors of `find_run`.
-    """
-    row = find_run(connection, identity, run_id)
-    if row.skill_name is None:
-        return None
-    filters = RunFilter(row.skill_name, status)
-    listed = listing("" if access.is_auditor(identity) else identity.name, filters, datetime.now(UTC))
-    return connection.scalars(listed.where(runs.c.started_at < row.started_at).limit(1)).first()
+def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> list[RunRow]:
+    """Return the first MOST_CALLS runs that a run has called, oldest first. Raise the errors of `find_run`."""
+    find_run(connection, identity, run_id)
+    called: Select[Any] = _LISTED.where(runs.c.parent_run_id == run_id).order_by(runs.c.started_at).limit(MOST_CALLS)
+    return [_listed(row) for row in connection.execute(called)]
 
 
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:

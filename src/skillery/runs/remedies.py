@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,9 +14,10 @@ from skillery.backends import Identity
 from skillery.database.tables import runs
 from skillery.failure_types import FailureType
 from skillery.formats.tracebacks import shape_of
+from skillery.identity import access
 from skillery.method import or_none
-from skillery.runs.queries import find_run
-from skillery.runs.results import RunError, RunRecord, if_set
+from skillery.runs.queries import RunFilter, find_run, listing
+from skillery.runs.results import RunError, RunRecord, Status, if_set
 
 # -- Usual exceptions of code ------------------------------------------------------------------------------------------
 
@@ -160,6 +162,19 @@ ENOUGH = 5
 """The failed and the completed runs that a comparison needs."""
 MOST_COMPLETED = 0.01
 """The part of the completed runs that may have the value."""
+
+
+def run_before(connection: Connection, *, identity: Identity, run_id: str, status: Status | Literal[""]) -> str | None:
+    """Return the id of the last earlier run of the same skill that the identity sees, or None if there is none.
+
+    Only runs with `status` count if it is not "". Raise the errors of `find_run`.
+    """
+    row = find_run(connection, identity, run_id)
+    if row.skill_name is None:
+        return None
+    filters = RunFilter(row.skill_name, status)
+    listed = listing("" if access.is_auditor(identity) else identity.name, filters, datetime.now(UTC))
+    return connection.scalars(listed.where(runs.c.started_at < row.started_at).limit(1)).first()
 
 
 class Telling(NamedTuple):

@@ -14,8 +14,8 @@ from skillery.formats.tracebacks import failing_frame
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
-from skillery.runs.queries import args_of, run_before
-from skillery.runs.remedies import remedy_of, telling_input
+from skillery.runs.queries import args_of, read_calls
+from skillery.runs.remedies import remedy_of, run_before, telling_input
 from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.namespaces import find_contact
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
@@ -24,7 +24,9 @@ from skillery.web.run_log import first_log
 from skillery.web.run_parts import MOST_BYTES, kept_code, result_of, shown_parts
 from skillery.web.sending import start_of
 from skillery.web.skill_agent import lines_of_call
+from skillery.web.skill_files import SELECTED
 from skillery.web.skill_opened import find_in_version
+from skillery.web.views.charts import KINDS
 from skillery.web.views.shown import Code
 
 
@@ -60,6 +62,11 @@ async def show_run(request: PageRequest) -> Page:
         "skill_at": name,
         "again": again_of(run) if request.may("run") else "",
         "earlier": await request.read(partial(run_before, identity=request.identity, run_id=run.run_id, status="")),
+        "calls": await request.read(partial(read_calls, identity=request.identity, run_id=run.run_id))
+        if run.called_runs
+        else [],
+        "selected": {key: request.query.get(key, "") for key in ("part", *SELECTED)},
+        "kinds": KINDS,
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
     }
     title = f"Run of {run.tool or (name or run.method)}"

@@ -18,7 +18,8 @@ from skillery.formats.paths import portable_paths
 from skillery.http.requests import CHUNK_BYTES
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
-from skillery.runs.queries import args_of, run_before
+from skillery.runs.queries import args_of
+from skillery.runs.remedies import run_before
 from skillery.runs.results import RunRecord
 from skillery.versions.example_results import LargeOutput
 from skillery.web.display import without_hidden
@@ -35,6 +36,8 @@ MOST_FILES = 200
 MOST_ARCHIVE = 256 * 1024 * 1024
 ZIP = BINARY._replace(media_type=MEDIA_TYPES["zip"])
 PREVIEW_ROWS = 12
+CHART = ("part", "chart", "x", "y", "agg")
+"""The fields of the query that choose the chart of one part."""
 
 
 class Result(NamedTuple):
@@ -68,7 +71,7 @@ async def result_of(request: PageRequest, run: RunRecord) -> Result:
 async def shown_parts(request: PageRequest, result: Result, args: str | None, code: Code | None) -> Shown:
     """Return the views for the page of a run, and its code."""
     to_show = await read_result(request, result, {row.id for row in result.files[:PARTS]})
-    wanted = wanted_of({}, request, PREVIEW_ROWS)
+    wanted = wanted_of({key: request.query.get(key, "") for key in CHART}, request, PREVIEW_ROWS)
     to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted, code=code)
     return await request.site.texts.parts(to_show)
 

@@ -25,7 +25,7 @@ from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.runs.remedies import explained
 from skillery.web import display
 from skillery.web.rendered_texts import RenderedTexts
-from skillery.web.views.charts import spark
+from skillery.web.views.charts import share, spans, spark
 
 # The shared files of pages: the style sheet and the script bundle, `/static/{digest}/{name}`, and `/favicon.ico`.
 #
@@ -143,6 +143,8 @@ def compiled_templates() -> Environment:
         foreign=display.foreign,
         glyph=display.glyph,
         spark=spark,
+        spans=spans,
+        share=share,
         explained=explained,
         as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,

@@ -151,5 +151,5 @@ def wanted_of(query: Mapping[str, str], request: PageRequest, most: int) -> Want
     number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
     group, decimal = request.language
     has_frames = "sec-fetch-dest" in request.headers
-    texts = {key: query.get(key, "")[:200] for key in (*SELECTED, "where", "picture")}
+    texts = {key: query.get(key, "")[:200] for key in (*SELECTED, "where", "picture", "part")}
     return Wanted(most, page=number, group=group, decimal=decimal, has_frames=has_frames, **texts)

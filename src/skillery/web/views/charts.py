@@ -1,4 +1,4 @@
-"""Charts: sparks as SVG, and charts of tables as the lines, labels and paths that a template writes as SVG."""
+"""Charts: sparks and bars as SVG, and charts of tables as the lines, labels and paths that a template writes as SVG."""
 
 from __future__ import annotations
 
@@ -75,6 +75,23 @@ def spark(values: Sequence[int], failed: Sequence[int], words: str) -> Markup:
         '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<path class="base" d="M0 23.5H{}"/><path d="{}"/>{}</svg>'
     ).format(width, _SPARK_HEIGHT, words, width, paths[0], failures_path)
+
+
+def spans(start: float, length: float, end: float, css: str, words: str) -> Markup:
+    """Return a bar that shows when something lasted, of the time from 0 to `end`. `words` describe it."""
+    left = 100 * min(max(start, 0.0), end) / (end or 1)
+    right = max(left + 0.5, 100 * min(start + length, end) / (end or 1))
+    return Markup(
+        '<svg class="span {}" viewBox="0 0 100 3" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path class="all" d="M0 1.5H100"/><path d="M{:.4g} 1.5H{:.4g}"/></svg>'
+    ).format(css, words, left, right)
+
+
+def share(used: float, allowed: float) -> Markup:
+    """Return a bar that shows how much of a limit is used: from 80 % on, and at the limit, in another colour."""
+    percent = 100 * used / (allowed or 1)
+    css = "full" if percent >= 100 else "near" if percent >= 80 else ""
+    return spans(0, used, allowed, css, f"{percent:.0f} percent used")
 
 
 # -- The chart of a table: its columns, their sums, and its kind -------------------------------------------------------

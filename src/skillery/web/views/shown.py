@@ -248,10 +248,13 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
 
 
 def _table_view(view: View, table: Table, to_show: ToShow, *, is_whole: bool = True) -> View:
+    wanted = to_show.wanted
+    if not to_show.part and wanted.part != view.name:
+        wanted = replace(wanted, chart="", x="", y="", agg="")
     types = types_of(table)
-    rows = matching_rows(table, types, to_show.wanted.where)
-    shown = table_view(table, types, rows, to_show.wanted)
-    chart = chart_of(table, types, rows, to_show.wanted, 1200 if to_show.part else 780)
+    rows = matching_rows(table, types, wanted.where)
+    shown = table_view(table, types, rows, wanted)
+    chart = chart_of(table, types, rows, wanted, 1200 if to_show.part else 780)
     if chart and not to_show.part:
         shown = replace(shown, rows=shown.rows[:ROWS_BELOW_CHART])
     words = f"table, {counted(shown.count, 'row')} × {counted(len(shown.columns), 'column')}"

@@ -85,6 +85,8 @@ class Wanted(Struct, frozen=True):
     x: str = ""
     y: str = ""
     agg: str = ""
+    part: str = ""
+    """The part that has this chart, if the page shows several parts."""
     page: int = 1
     group: str = ","
     decimal: str = "."
