@@ -93,11 +93,11 @@ class Compared(NamedTuple):
 
 def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     """Compare two versions. The result, the time and the bytes read are bounded."""
-    others = {"permissions", *({"kind", "namespace"} & (old.manifest.keys() ^ new.manifest.keys()))}
+    inferred = {"kind", "namespace"} & (old.manifest.keys() ^ new.manifest.keys())
     known, values = (
-        {key: value for key, value in version.manifest.items() if key not in others} for version in (old, new)
+        {key: value for key, value in version.manifest.items() if key not in inferred} for version in (old, new)
     )
-    changes = list(value_changes(known, values))
+    changes = list(_changes(known, values))
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
     instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None
@@ -177,13 +177,15 @@ def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
     return Permissions(network, secrets, in_workspaces and bool(network or secrets))
 
 
-def value_changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
-    """Yield the differing values of two manifests or other JSON objects, in the order of their keys."""
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
+    """Yield the differing values of two manifests, in the order of their keys. Permissions are left out."""
     for key in sorted({*old, *new}):
         key_path = join(path, key)
+        if key_path == "permissions":
+            continue
         old_value, new_value = old.get(key), new.get(key)
         if isinstance(old_value, Mapping) and isinstance(new_value, Mapping):
-            yield from value_changes(old_value, new_value, key_path)
+            yield from _changes(old_value, new_value, key_path)
         elif key not in old or key not in new or not same(old_value, new_value):
             yield ManifestChange(key_path, _json(old, key), _json(new, key))
 

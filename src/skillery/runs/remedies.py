@@ -17,7 +17,7 @@ from skillery.formats.tracebacks import shape_of
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.queries import RunFilter, find_run, listing
-from skillery.runs.results import RunError, RunRecord, Status, if_set
+from skillery.runs.results import RunError, RunRecord, if_set
 
 # -- Usual exceptions of code ------------------------------------------------------------------------------------------
 
@@ -164,17 +164,19 @@ MOST_COMPLETED = 0.01
 """The part of the completed runs that may have the value."""
 
 
-def run_before(connection: Connection, *, identity: Identity, run_id: str, status: Status | Literal[""]) -> str | None:
-    """Return the id of the last earlier run of the same skill that the identity sees, or None if there is none.
+def runs_before(connection: Connection, *, identity: Identity, run_id: str) -> list[str]:
+    """Return the ids of the last earlier run of the same skill, and of the last completed one, that the identity sees.
 
-    Only runs with `status` count if it is not "". Raise the errors of `find_run`.
+    They can be the same. Return [] if there is none. Raise the errors of `find_run`.
     """
     row = find_run(connection, identity, run_id)
     if row.skill_name is None:
-        return None
-    filters = RunFilter(row.skill_name, status)
-    listed = listing("" if access.is_auditor(identity) else identity.name, filters, datetime.now(UTC))
-    return connection.scalars(listed.where(runs.c.started_at < row.started_at).limit(1)).first()
+        return []
+    owner, ids = "" if access.is_auditor(identity) else identity.name, list[str]()
+    for filters in (RunFilter(row.skill_name), RunFilter(row.skill_name, "completed")):
+        earlier = listing(owner, filters, datetime.now(UTC)).where(runs.c.started_at < row.started_at)
+        ids += connection.scalars(earlier.limit(1))
+    return ids
 
 
 class Telling(NamedTuple):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
-import msgspec
 from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from msgspec.structs import replace
 from skillery.formats import texts
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_diffs import (
-    MOST_CHANGES,
     Compared,
     DiffSide,
     FileChange,
@@ -27,7 +25,6 @@ from skillery.formats.version_diffs import (
     TableDiff,
     compare_rows,
     compare_versions,
-    value_changes,
 )
 from skillery.web.display import visible
 from skillery.web.views.kinds import decoded, format_of
@@ -198,27 +195,23 @@ def compare_results(old: ToShow, new: ToShow) -> ResultsDiff:
     """
     before, after = _compared_parts(old), _compared_parts(new)
     tables = {name: rows for name in after if (rows := _table_diff(before.get(name), after[name]))}
-    diff = compare_versions(*(_without(tables, parts) for parts in (before, after)))
+    diff = compare_versions(_without(tables, before, old), _without(tables, after, new))
     unread = {part.name for part in (*before.values(), *after.values()) if part.file and part.file.content is None}
     changes = [*([diff.instructions] if diff.instructions else []), *diff.files]
     noted = [replace(change, note=_UNREAD) if change.path in unread else change for change in changes]
-    return ResultsDiff(
-        _changed(*(decoded_json(side.args) for side in (old, new))),
-        _changed(*(_values(side) for side in (old, new))),
-        tables,
-        file_diffs(noted, "", MOST_WORDS),
-        diff.left_out,
-    )
+    inputs, others = (_below(f"{key}.", diff.manifest) for key in ("inputs", "values"))
+    return ResultsDiff(inputs, others, tables, file_diffs(noted, "", MOST_WORDS), diff.left_out)
 
 
-def _changed(old: Any, new: Any) -> list[ManifestChange]:
-    are_objects = isinstance(old, dict) and isinstance(new, dict)
-    return list(islice(value_changes(old, new), MOST_CHANGES)) if are_objects else []
-
-
-def _without(tables: Mapping[str, TableDiff], parts: Mapping[str, Part]) -> Compared:
+def _without(tables: Mapping[str, TableDiff], parts: Mapping[str, Part], side: ToShow) -> Compared:
     facts = {name: _facts(part) for name, part in parts.items() if name not in tables}
-    return Compared(DiffSide("", "", ""), {}, facts, lambda name: _content(parts[name]))
+    values = {"inputs": decoded_json(side.args), "values": _values(side)}
+    return Compared(DiffSide("", "", ""), values, facts, lambda name: _content(parts[name]))
+
+
+def _below(path: str, changes: Iterable[ManifestChange]) -> list[ManifestChange]:
+    below = [change for change in changes if change.path.startswith(path)]
+    return [replace(change, path=change.path.removeprefix(path)) for change in below]
 
 
 def _compared_parts(side: ToShow) -> dict[str, Part]:
@@ -259,8 +252,4 @@ def _table_diff(old_part: Part | None, new_part: Part) -> TableDiff | None:
     """Return the rows that differ, or None if none do or if the part is no table with unique rows."""
     old, new = _table(old_part), _table(new_part)
     diff = compare_rows(*old, *new) if old and new else None
-    try:
-        msgspec.msgpack.encode(diff)
-    except UnicodeEncodeError:  # JSON can have halves of characters
-        return None
     return diff if diff and diff.rows else None

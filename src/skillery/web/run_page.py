@@ -15,7 +15,7 @@ from skillery.identity import access
 from skillery.method import or_none
 from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of, read_calls
-from skillery.runs.remedies import remedy_of, run_before, telling_input
+from skillery.runs.remedies import remedy_of, runs_before, telling_input
 from skillery.runs.results import RunPage, RunRecord
 from skillery.skills.namespaces import find_contact
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
@@ -61,10 +61,8 @@ async def show_run(request: PageRequest) -> Page:
         "same": or_none(run.same_failure),
         "skill_at": name,
         "again": again_of(run) if request.may("run") else "",
-        "earlier": await request.read(partial(run_before, identity=request.identity, run_id=run.run_id, status="")),
-        "calls": await request.read(partial(read_calls, identity=request.identity, run_id=run.run_id))
-        if run.called_runs
-        else [],
+        "earlier": await request.read_page(partial(runs_before, identity=request.identity, run_id=run.run_id)),
+        "calls": await request.read(partial(read_calls, identity=request.identity, run_id=run.run_id)),
         "selected": {key: request.query.get(key, "") for key in ("part", *SELECTED)},
         "kinds": KINDS,
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},

@@ -11,19 +11,17 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.contents.blob_rows import BlobRow, output_blobs
-from skillery.contents.blobs import Blobs
-from skillery.errors import ArchiveTooLarge, BlobNotFound, RunNotFound, SkilleryError, Unavailable
+from skillery.errors import ArchiveTooLarge, BlobNotFound, SkilleryError, Unavailable
 from skillery.formats.archives import MEDIA_TYPES, ArchiveEntry, archive
 from skillery.formats.paths import portable_paths
 from skillery.http.requests import CHUNK_BYTES
 from skillery.method import or_none
 from skillery.runs.methods import GetRun, get_run
 from skillery.runs.queries import args_of
-from skillery.runs.remedies import run_before
 from skillery.runs.results import RunRecord
 from skillery.versions.example_results import LargeOutput
 from skillery.web.display import without_hidden
-from skillery.web.frame import Direct, Page, PageRequest, SeeOther, path_of
+from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.sending import raw_file, sent_content, start_of
 from skillery.web.skill_files import MOST_BYTES_OF_PART, sent_picture, values_of_view, view_of_part, wanted_of
 from skillery.web.views.kinds import BINARY, TEXT, with_ending
@@ -78,42 +76,37 @@ async def shown_parts(request: PageRequest, result: Result, args: str | None, co
 
 async def read_result(request: PageRequest, result: Result, read_ids: set[str], most: int = MOST_BYTES) -> ToShow:
     """Return a result with the output and the contents of some files, at most `most` bytes of each."""
-    blobs = request.site.core.blobs
+
+    def start(row: BlobRow) -> bytes | None:
+        try:
+            return start_of(partial(request.site.core.blobs.open, row), row.path or "", row.size_bytes, most)
+        except (SkilleryError, OSError):
+            return None  # the page shows the other parts
 
     def read() -> tuple[bytes | None, list[File]]:
-        output_json = _start_of_blob(blobs, result.output, most) if result.output is not None else None
-        files = []
-        for row in result.files[:MOST_FILES]:
-            content = _start_of_blob(blobs, row, most) if row.id in read_ids else None
-            files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content, row.sha256))
-        return output_json, files
+        files = [
+            File(
+                row.id, row.path or "", row.kind, row.size_bytes, start(row) if row.id in read_ids else None, row.sha256
+            )
+            for row in result.files[:MOST_FILES]
+        ]
+        return start(result.output) if result.output else None, files
 
     output_json, files = await asyncio.to_thread(read)
     return ToShow(result.base, output_json or result.output_json, result.output_bytes, files)
 
 
-def _start_of_blob(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
-    """Return the start of the content, or None if it cannot be read. Blocking."""
-    try:
-        return start_of(partial(blobs.open, row), row.path or "", row.size_bytes, most)
-    except (SkilleryError, OSError):
-        return None
-
-
 async def _find_part(request: PageRequest, run: RunRecord, form: Form | None = None) -> tuple[Result, View]:
     """Return the part in the address as a view. Raise BlobNotFound if the run has no such part."""
     result, name = await result_of(request, run), request.parameter("name")
-    read_ids = {row.id for row in result.files if row.path == name}
-    view = await _read_part(request, result, name, form, read_ids)
-    if view.blob_id and view.blob_id not in read_ids:
+    read_ids = {row.id for row in result.files if row.path == name and form != "raw"}
+    while True:
+        to_show = await read_result(request, result, read_ids, MOST_BYTES_OF_PART)
+        view = await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
+        if form == "raw" or not view.blob_id or view.blob_id in read_ids:
+            return result, view
         # The output names this file by a key, which only the rendering process knows.
-        view = await _read_part(request, result, name, form, {view.blob_id})
-    return result, view
-
-
-async def _read_part(request: PageRequest, result: Result, name: str, form: Form | None, read_ids: set[str]) -> View:
-    to_show = await read_result(request, result, read_ids, MOST_BYTES_OF_PART)
-    return await view_of_part(request, msgspec.structs.replace(to_show, part=name), form)
+        read_ids = {view.blob_id}
 
 
 async def show_part(request: PageRequest) -> Page | Direct:
@@ -135,18 +128,10 @@ async def show_part(request: PageRequest) -> Page | Direct:
 ENDINGS = {"python": "py", "javascript": "mjs", "bash": "sh"}
 
 
-async def show_comparison(request: PageRequest) -> Page | SeeOther:
-    """Compare a run with another one, or with the last completed run of the skill before it.
-
-    Raise RunNotFound if the caller sees no such run.
-    """
-    run, other = await request.do(get_run, GetRun(run_id=request.parameter("id"))), request.parameter("other")
-    if other == "completed":
-        work = partial(run_before, identity=request.identity, run_id=run.run_id, status="completed")
-        if not (completed := await request.read_page(work)):
-            raise RunNotFound("there is no completed run of this skill before", hint="Tick two runs in the list.")
-        return SeeOther(path_of("runs", run.run_id, "compare", completed))
-    runs = [await request.do(get_run, GetRun(run_id=other)), run]
+async def show_comparison(request: PageRequest) -> Page:
+    """Compare a run with another one, which is the earlier one on the page."""
+    ids = request.parameter("other"), request.parameter("id")
+    runs = [await request.do(get_run, GetRun(run_id=run_id)) for run_id in ids]
     results = [await result_of(request, record) for record in runs]
     contents = [{(row.path, row.sha256) for row in result.files} for result in results]
     sides = []
@@ -171,15 +156,13 @@ def kept_code(run: RunRecord) -> Code | None:
 async def send_part(request: PageRequest) -> Direct:
     """Send the content of a part: a file as it is, or a value of the output as CSV, JSON or text."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
-    name = request.parameter("name")
-    blob_id = next((file.blob_id for file in or_none(run.files) or () if file.path == name), "")
-    if blob_id:
-        return _sent_blob(request, await request.site.core.blobs.find_blob(request.identity, blob_id), name)
     result, view = await _find_part(request, run, "raw")
     content = await _content_of(request, result, view)
     if content is None:
         raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
-    return sent_content(view.name, content, TEXT) if isinstance(content, bytes) else _sent_blob(request, content, name)
+    if isinstance(content, bytes):
+        return sent_content(view.name, content, TEXT)
+    return _sent_blob(request, content, request.parameter("name"))
 
 
 async def _content_of(request: PageRequest, result: Result, view: View) -> bytes | BlobRow | None:
