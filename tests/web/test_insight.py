@@ -14,7 +14,7 @@ from tests.support.chromium import OpenPage, check_axe, overflow
 from tests.support.people import Caller, Who
 
 HTML = {"accept": "text/html"}
-PAGES = ("/insight", "/insight/reach", "/insight/searches")
+PAGES = ("/insight", "/insight/use", "/insight/use?by=caller", "/insight/reach", "/insight/searches")
 
 
 def browser_of(server: Server, who: Who) -> Browser:
@@ -42,12 +42,24 @@ def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Serve
         assert reader.get(path).status_code == 404
         assert other not in publishers.get(path).text
         assert 'href="/insight" aria-current="page"' in admin.get(path).text
+    assert reader.get(f"/s/{mine}.bad/insight").status_code == 404
+    assert publishers.get(f"/s/{other}.theirs/insight").status_code == 404
     assert 'href="/insight"' not in reader.get("/").text
     overview = text_of(publishers.get("/insight").text)
     assert "Uses 2" in overview
     assert "Runs that failed 50.0 %" in overview
     assert f"{mine}.bad" in overview
-    assert f"w-{mine}" in overview
+    assert "ValueError : no" in overview
+    assert f"w-{mine} 2 2 0 50 %" in text_of(publishers.get("/insight/use?by=caller").text)
+    assert f"{mine}.bad 1 0 1 100 %" in text_of(publishers.get("/insight/use?sort=failed").text)
+    assert "No deprecated skill was used" in publishers.get("/insight/use?sort=deprecated").text
+    of_skill = text_of(publishers.get(f"/s/{mine}.fetch/insight?days=7").text)
+    assert "1.0.0 1 0 1 0 %" in of_skill
+    assert "https://allowed.example.com" in of_skill
+    assert "What fails" not in of_skill
+    assert "ValueError : no" in text_of(publishers.get(f"/s/{mine}.bad/insight").text)
+    assert f'href="/s/{mine}.bad@1.0.0/insight"' in publishers.get(f"/s/{mine}.bad").text
+    assert "/insight" not in reader.get(f"/s/{mine}.bad").text.partition("<main")[2]
     reach = publishers.get("/insight/reach")
     assert f"{mine}.fetch : 1 run did not get other.example.com , which its permissions do not name" in text_of(
         reach.text
@@ -67,10 +79,10 @@ def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> No
     Caller(org.url, owner).create(f"{new_name}.idle", permissions={"network": ["https://a.example.com"]})
     browser = browser_of(org, owner)
 
-    skills = browser.get("/insight?sort=unused&as=csv")
+    skills = browser.get("/insight/use?sort=unused&as=csv")
 
     assert skills.headers["content-type"] == "text/csv; charset=utf-8"
-    assert skills.headers["content-disposition"] == 'attachment; filename="overview.csv"'
+    assert skills.headers["content-disposition"] == 'attachment; filename="use.csv"'
     assert skills.text.splitlines() == [
         "skill,runs,loads,callers,failed,p95_ms,busy_ms,last_day",
         f"{new_name}.idle,0,0,0,0,,0,",
@@ -78,6 +90,10 @@ def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> No
     assert browser.get("/insight/reach?as=csv").text.splitlines()[1:] == [
         f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,"
     ]
+    assert browser.get("/insight/use?by=caller&as=csv").text.splitlines()[0].startswith("caller,skills,runs")
+    of_skill = browser.get(f"/s/{new_name}.idle/insight?as=csv")
+    assert of_skill.headers["content-disposition"] == f'attachment; filename="{new_name}.idle.csv"'
+    assert of_skill.text.splitlines() == ["version,runs,loads,callers,failed,busy_ms"]
     assert browser.get("/insight/searches?as=csv").text.splitlines()[0].startswith("words")
 
 
@@ -94,7 +110,7 @@ async def test_insight_is_accessible_and_fits(
     for name in ("fetch", "bad"):
         sqlite_server.rpc("execute_skill", name=f"{new_name}.{name}")
     sqlite_server.rpc("search_skills", query=f"nothing{new_name}")
-    for path in PAGES:
+    for path in (*PAGES, f"/s/{new_name}.fetch/insight", f"/s/{new_name}.bad/insight"):
         page = await open_page(sqlite_server, path, width=width)
         assert await check_axe(page) == [], path
         assert await overflow(page) == [], path

@@ -213,7 +213,7 @@ async def test_a_publisher_yanks_and_takes_back_without_javascript(
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_publisher_rolls_a_label_back_with_one_click(
+async def test_a_publisher_rolls_a_label_back_and_undoes_it(
     tokens_server: Server, open_page: OpenPage, new_name: str
 ) -> None:
     author = Author(tokens_server, new_name)

@@ -1,4 +1,6 @@
-"""`/insight`: what is used and by whom, what fails, which skills reach what, and which searches lead nowhere."""
+"""`/insight` and `/s/{ref}/insight`: what is used and by whom, what fails, which skills reach what, and which searches
+lead nowhere.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ from msgspec.structs import asdict
 
 from skillery.errors import InvalidParams
 from skillery.http.requests import send_bytes
+from skillery.identity import access
 from skillery.method import Params
-from skillery.runs.failures import ListFailures, list_failures
-from skillery.skills.insight import GetActivity, ListSearches, get_activity, has_insight, list_searches
+from skillery.runs.failures import FailureGroup, ListFailures, list_failures
+from skillery.skills.insight import ActivityReport, GetActivity, ListSearches, get_activity, has_insight, list_searches
 from skillery.skills.reach import ListReach, ReachPage, list_reach
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
+from skillery.web.skill_opened import open_version, page_of
 from skillery.web.views.tables import Table, as_csv
 
 DAYS = (7, 30, 90)
@@ -33,6 +37,12 @@ def shows(key: str) -> Callable[[PageRequest], bool]:
     if key == "failures":
         return lambda request: request.may("publish")
     return lambda request: request.known is not None and has_insight(request.known)
+
+
+def shows_skill(request: PageRequest) -> bool:
+    """Return whether the caller has insight into the skill in the address."""
+    name = request.parameter("ref").partition("@")[0]
+    return request.known is not None and has_insight(request.known) and access.covers(request.known, name)
 
 
 class Tab(NamedTuple):
@@ -60,12 +70,13 @@ async def show(request: PageRequest, key: str) -> Answer:
     except InvalidParams as error:
         problem, params = error, tab.params()
         result = await request.do(tab.method, params)
+    by_caller = key == "use" and request.query.get("by") == "caller"
     if request.query.get("as") == "csv":
-        columns = tab.columns.split()
-        cells = ((row[name] for name in columns) for row in tab.rows(result))
-        table = Table(columns, [["" if cell is None else str(cell) for cell in row] for row in cells])
-        headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{key}.csv"')]
-        return Direct(partial(send_bytes, status=200, body=as_csv(table).encode(), kind=_CSV, headers=headers))
+        columns = _CALLER_COLUMNS if by_caller else tab.columns
+        return _as_csv(key, columns, map(asdict, result.callers) if by_caller else tab.rows(result))
+    failures: list[FailureGroup] = []
+    if key == "overview" and isinstance(params, GetActivity):
+        failures = await _failures(request, "", params.namespace, params.days)
     values = {
         "tab": key,
         "tabs": {name: other.words for name, other in TABS.items()},
@@ -74,17 +85,55 @@ async def show(request: PageRequest, key: str) -> Answer:
         "days": DAYS,
         "sorts": tab.sorts,
         "result": result,
+        "by_caller": by_caller,
+        "failures": failures,
         "same": json.dumps({"method": tab.method.__name__, "params": msgspec.to_builtins(params)}, ensure_ascii=False),
     }
     title = "Insight" if key == "overview" else f"Insight: {tab.words}"
     return Page(f"insight_{key}.html", title, {**values, **tab.values(result)}, "insight")
 
 
+async def show_skill(request: PageRequest) -> Answer:
+    """Return the page with the use of a skill by version and caller, its failures and its reach, or its rows as CSV."""
+    opened = await open_version(request)
+    days = _days(request) or 30
+    activity = await request.do(get_activity, GetActivity(skill=opened.name, days=days))
+    if request.query.get("as") == "csv":
+        return _as_csv(opened.name, "version runs loads callers failed busy_ms", map(asdict, activity.versions))
+    reach = (await request.do(list_reach, ListReach(skill=opened.name, days=days))).skills
+    values = {
+        "result": activity,
+        "days": DAYS,
+        "chosen_days": days,
+        "reach": reach[0].reach if reach else [],
+        "failures": await _failures(request, opened.name, "", days),
+    }
+    return page_of(request, opened, "insight", "skill_insight.html", part="Insight", **values)
+
+
+async def _failures(request: PageRequest, skill: str, namespace: str, days: int) -> list[FailureGroup]:
+    params = ListFailures(skill=skill, namespace=namespace, days=days, limit=5)
+    return (await request.do(list_failures, params)).failures
+
+
+def _as_csv(name: str, columns: str, rows: Iterable[dict[str, Any]]) -> Direct:
+    """Return the rows as a file. `columns` are the keys of each row that the file has."""
+    head = columns.split()
+    cells = ((row[key] for key in head) for row in rows)
+    table = Table(head, [["" if cell is None else str(cell) for cell in row] for row in cells])
+    headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{name}.csv"')]
+    return Direct(partial(send_bytes, status=200, body=as_csv(table).encode(), kind=_CSV, headers=headers))
+
+
+def _days(request: PageRequest) -> int | None:
+    return next((days for days in DAYS if str(days) == request.query.get("days")), None)
+
+
 def _params(request: PageRequest, tab: Tab) -> Params:
     query = request.query
     params: dict[str, Any] = {name: query.get(field, "").strip() for name, field in _FIELDS.items()}
-    if (days := query.get("days", "")) in map(str, DAYS):
-        params["days"] = int(days)
+    if days := _days(request):
+        params["days"] = days
     if query.get("sort") in tab.sorts:
         params["sort"] = query["sort"]
     params |= {"wanted": query.get("show") != "all", "limit": tab.limit}
@@ -107,22 +156,14 @@ def _matrix(page: ReachPage) -> dict[str, Any]:
     return {"columns": columns, "matrix": rows, "attention": refused[:10]}
 
 
+def _skills(report: ActivityReport) -> Iterable[dict[str, Any]]:
+    return ({"skill": row.name, **asdict(row)} for row in report.skills)
+
+
+_SKILL_COLUMNS = "skill runs loads callers failed p95_ms busy_ms last_day"
+_CALLER_COLUMNS = "caller skills runs loads failed busy_ms last_day"
 TABS = {
-    "overview": Tab(
-        "Overview",
-        get_activity,
-        GetActivity,
-        20,
-        "skill runs loads callers failed p95_ms busy_ms last_day",
-        lambda report: ({"skill": row.name, **asdict(row)} for row in report.skills),
-        {
-            "used": "most used",
-            "callers": "most callers",
-            "failed": "most failures",
-            "busy": "most time",
-            "unused": "never used",
-        },
-    ),
+    "overview": Tab("Overview", get_activity, GetActivity, 10, _SKILL_COLUMNS, _skills),
     "failures": Tab(
         "Failures",
         list_failures,
@@ -131,6 +172,23 @@ TABS = {
         "skill error_type message place runs callers since_version last_version first_day last_at",
         lambda page: map(asdict, page.failures),
         {"harm": "runs × callers", "newest": "newest first"},
+    ),
+    "use": Tab(
+        "Use",
+        get_activity,
+        GetActivity,
+        200,
+        _SKILL_COLUMNS,
+        _skills,
+        {
+            "used": "most used",
+            "unused": "never used",
+            "slow": "slow",
+            "busy": "expensive",
+            "failed": "failing",
+            "callers": "most callers",
+            "deprecated": "deprecated but used",
+        },
     ),
     "reach": Tab(
         "Reach",

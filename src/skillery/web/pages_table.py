@@ -79,6 +79,7 @@ def make_pages(site: Site) -> list[Route]:
         Row("/s/examples", "/s/{ref:str}/examples/{number:str}/{blob:str}", "visitors", skill_about.send_example_file),
         Row("/s/versions", "/s/{ref:str}/versions", "visitors", skill_changes.show_versions),
         Row("/s/diff", "/s/{ref:str}/diff/{older:str}", "visitors", reviews.show_diff),
+        Row("/s/insight", "/s/{ref:str}/insight", insight.shows_skill, insight.show_skill),
         Row("/s/try", "/s/{ref:str}/try", "run", run_form.show_try, run_form.start_run),
         Row("/s/scripts", "/s/{ref:str}/scripts/{path:path}", "run", run_form.show_script, run_form.start_script),
         Row("/api", "/api", "visitors", show_api),

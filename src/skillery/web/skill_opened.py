@@ -20,6 +20,7 @@ from skillery.method import or_none
 from skillery.publishing.passing import ExplainedPolicy, ExplainPolicy, explain_policy
 from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
 from skillery.skills.files import FoundFile, find_file
+from skillery.skills.insight import has_insight
 from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.display import ago
@@ -142,6 +143,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "tab": tab,
         "can_run": can_run,
         "scripts": or_none(skill.scripts) or [],
+        "sees_insight": request.known is not None and has_insight(request.known) and access.covers(request.known, name),
         "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
         "here_exactly": _exactly_here(request, opened),
     }
