@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import json
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ import pytest
 from skillery.app.home import Home
 from skillery.cli import commands
 from skillery.cli.verbs import Verb
+from skillery.database import Database, migrate
+from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, ArchiveWriter
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.durations import shared_work
 from tests.support.forms import ROOT, rounds
@@ -698,16 +702,16 @@ def test_url_reaches_the_server_without_its_home(sqlite_server: Server, home: st
 
 
 @pytest.mark.smoke
-def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
+def test_db_migrates_and_checks_the_embedded_database(home: str) -> None:
     before = skillery("db", "current", "--home", home, "--json")
     unready = skillery("db", "check", "--home", home)
     assert not (Path(home) / "skillery.db").exists(), "reading commands create no database"
-    upgraded = skillery("db", "upgrade", "--home", home, "--json")
+    upgraded = skillery("db", "migrate", "--home", home, "--json")
     ready = skillery("db", "check", "--home", home, "--json")
 
     assert before.json["revision"] is None
     assert unready.code == 1
-    assert "skillery db upgrade" in unready.err
+    assert "skillery db migrate" in unready.err
     assert upgraded.json == {"before": None, "revision": before.json["head"]}
     assert ready.code == 0
     assert ready.json["ok"] is True
@@ -719,8 +723,8 @@ def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     assert [("derived from versions" in text, "when it starts" in text) for text in pending.json["problems"]] == [
         (True, True)
     ]
-    assert "skillery db upgrade" in skillery("db", "check", "--home", home).err
-    skillery("db", "upgrade", "--home", home)
+    assert "skillery db migrate" in skillery("db", "check", "--home", home).err
+    skillery("db", "migrate", "--home", home)
     assert skillery("db", "check", "--home", home, "--json").json["problems"] == []
 
     with sqlite3.connect(Path(home) / "skillery.db") as connection:
@@ -733,13 +737,59 @@ def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
 def test_db_works_on_postgres_next_to_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
     url = new_postgres_database()
 
-    assert skillery("db", "upgrade", "--home", home, SKILLERY_DATABASE=url).code == 0
+    assert skillery("db", "migrate", "--home", home, SKILLERY_DATABASE=url).code == 0
     checked = skillery("db", "check", "--home", home, SKILLERY_DATABASE=url)
     assert checked.code == 0, checked.err
 
 
-def test_db_upgrade_of_a_home_in_use_is_refused(sqlite_server: Server) -> None:
-    ended = skillery("db", "upgrade", "--home", str(sqlite_server.home))
+def at_revision(url: str, revision: str) -> None:
+    with contextlib.closing(Database(url)) as database:
+        migrate.upgrade(database, revision)
+
+
+@pytest.mark.full(after=1)
+def test_db_migrate_dry_run_prints_statements_and_locks(
+    database_kind: str, new_postgres_database: Callable[[], str], home: str
+) -> None:
+    Path(home).mkdir()
+    url = new_postgres_database() if database_kind == "postgres" else f"sqlite:///{home}/skillery.db"
+    at_revision(url, "0049")
+
+    planned = skillery("db", "migrate", "--dry-run", "--home", home, SKILLERY_DATABASE=url)
+    as_json = skillery("db", "migrate", "--dry-run", "--home", home, "--json", SKILLERY_DATABASE=url).json
+
+    assert "0050: the script of a run" in planned.out
+    assert "ALTER TABLE runs ADD COLUMN script" in planned.out
+    assert ("locks runs: ACCESS EXCLUSIVE" in planned.out) == (database_kind == "postgres")
+    assert [step["revision"] for step in as_json["steps"]][:2] == ["0050", "0051"]
+    assert skillery("db", "current", "--home", home, "--json", SKILLERY_DATABASE=url).json["revision"] == "0049"
+
+
+def test_db_migrate_requires_a_fresh_backup_of_the_present_revision(home: str, tmp_path: Path) -> None:
+    Path(home).mkdir()
+    at_revision(f"sqlite:///{home}/skillery.db", "0049")
+    folder, now = tmp_path / "backups", datetime.now(UTC)
+    folder.mkdir()
+    command = ("db", "migrate", "--require-backup", str(folder), "--home", home)
+    refusals = [skillery(*command).err]
+    (folder / "note.txt").write_text("not a backup")
+    for name, revision, age in (("a", "0049", timedelta(hours=30)), ("b", "0048", timedelta(hours=1))):
+        head = ArchiveHead(FORMAT, "0.1.0", revision, now - age)
+        ArchiveWriter(folder / f"{name}.tar", head).close()
+        refusals.append(skillery(*command).err)
+    ArchiveWriter(folder / "c.tar", ArchiveHead(FORMAT, "0.1.0", "0049", now)).close()
+    done = skillery(*command)
+
+    problems = ("has no backup", "has no backup after", "has a backup of revision 0048")
+    assert [problem in refusal for problem, refusal in zip(problems, refusals, strict=True)] == [True] * 3
+    assert done.code == 0
+    assert "migrating the database to 0050: the script of a run" in done.err
+    assert "migrated from 0049 to" in done.out
+    assert "skillery db migrate" in skillery("db", "upgrade", "--home", home).err
+
+
+def test_db_migrate_of_a_home_in_use_is_refused(sqlite_server: Server) -> None:
+    ended = skillery("db", "migrate", "--home", str(sqlite_server.home))
 
     assert ended.code == 4
     assert sqlite_server.url in ended.err

@@ -4,6 +4,7 @@ database.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from skillery.errors import StartupError
 from skillery.identity.quotas import Quotas
 from skillery.versions.new_versions import insert_version
 from tests.support.bundles import make_bundle
+from tests.support.processes import eventually
 
 
 @pytest.fixture
@@ -122,14 +124,94 @@ async def test_a_write_that_fails_leaves_nothing_and_the_next_write_works(new_ur
     database.close()
 
 
-def test_a_newer_database_is_refused_by_name(new_url: str) -> None:
+def test_a_newer_database_is_used_if_the_next_release_shares_it(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)
-    with database.engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
-    with pytest.raises(StartupError, match=r"9999.*newer Skillery"):
-        migrate.upgrade(database)
+    for oldest in (None, "9998"):
+        set_revision(database, "9999", oldest)
+        with pytest.raises(StartupError, match=r"9999.*newer Skillery"):
+            migrate.upgrade(database)
+    set_revision(database, "9999", migrate.head())
+    migrate.upgrade(database)
+    assert migrate.current(database) == "9999"
+    database.close()
+
+
+def set_revision(database: Database, revision: str, oldest: str | None) -> None:
+    """Change what the database says about its revision, as a newer release does."""
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+        connection.execute(text("DELETE FROM registry WHERE key = :key"), {"key": migrate.OLDEST})
+        if oldest is not None:
+            values = {"key": migrate.OLDEST, "value": oldest.encode()}
+            connection.execute(text("INSERT INTO registry (key, value) VALUES (:key, :value)"), values)
+
+
+# -- Upgrades while servers of the previous release work ---------------------------------------------------------------
+
+
+REMOVES = re.compile(
+    r"\bDROP (TABLE|COLUMN|CONSTRAINT)|\bRENAME\b|\bSET NOT NULL|\bALTER COLUMN \w+ TYPE|^(UPDATE|DELETE)"
+)
+REQUIRES = re.compile(r"\bADD (CONSTRAINT|COLUMN(?!.*\bDEFAULT\b).*\bNOT NULL)|^CREATE UNIQUE INDEX")
+
+
+def test_migrations_since_the_previous_release_only_expand(new_postgres_database: Callable[[], str]) -> None:
+    """A contracting migration removes what the previous release no longer uses, and names it in CONTRACTS."""
+    database = Database(new_postgres_database())
+    steps = migrate.plan(database, migrate.PREVIOUS)
+    database.close()
+
+    assert [step.revision for step in steps] == [row for row in migrate.revisions() if row > migrate.PREVIOUS]
+    for step in steps:
+        statements = [statement.sql for statement in step.statements]
+        allowed = getattr(migration_of(step.revision), "CONTRACTS", ())
+        narrowing = [sql for sql in statements if REMOVES.search(sql) or REQUIRES.search(sql)]
+        assert [sql for sql in narrowing if not any(name in sql for name in allowed)] == [], step.revision
+
+
+def migration_of(revision: str) -> object:
+    return ScriptDirectory.from_config(migrate.alembic_config()).get_revision(revision).module
+
+
+@pytest.mark.full
+def test_a_plan_has_statements_and_locks_and_changes_nothing(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database, "0049")
+    tables = {*inspect(database.engine).get_table_names()}
+    steps = {step.revision: step for step in migrate.plan(database, "0049")}
+
+    assert migrate.current(database) == "0049"
+    assert {*inspect(database.engine).get_table_names()} == tables
+    if not database.is_sqlite:
+        assert migrate.SCRATCH not in inspect(database.engine).get_schema_names()
+    script, results = steps["0050"].statements
+    assert script.sql.startswith("ALTER TABLE runs ADD COLUMN script")
+    assert script.locks == ({} if database.is_sqlite else {"runs": "ACCESS EXCLUSIVE"})
+    assert "example_results" not in results.locks
+    database.close()
+
+
+def test_a_migration_waits_for_a_reader_without_stopping_others(new_postgres_database: Callable[[], str]) -> None:
+    database = Database(new_postgres_database())
+    migrate.upgrade(database, "0049")
+    with database.engine.connect() as reader:
+        reader.execute(text("SELECT count(*) FROM runs"))  # the transaction stays open
+        upgrade = threading.Thread(target=migrate.upgrade, args=(database,))
+        upgrade.start()
+        waiting = text("SELECT 1 FROM pg_locks WHERE relation = 'runs'::regclass AND NOT granted")
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+            # The migration gives way at least twice, and a reader who comes later does not wait for the first one.
+            for _ in range(2):
+                eventually(lambda: other.execute(waiting).first())
+                eventually(lambda: not other.execute(waiting).first())
+                other.execute(text("SET lock_timeout = '100s'"))
+                other.execute(text("SELECT count(*) FROM runs"))
+        assert migrate.current(database) == "0049"
+    upgrade.join()
+
+    assert migrate.current(database) == migrate.head()
     database.close()
 
 
@@ -205,6 +287,7 @@ def test_two_writers_on_postgres_take_turns_to_migrate(new_postgres_database: Ca
         database.close()
 
 
+@pytest.mark.full
 def test_the_migration_assigns_index_names_in_publication_order(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)
@@ -232,6 +315,7 @@ def test_the_migration_assigns_index_names_in_publication_order(new_url: str) ->
     database.close()
 
 
+@pytest.mark.full(after=1)
 def test_the_migration_keeps_runs_and_reads_by_day(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)

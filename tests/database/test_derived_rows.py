@@ -18,6 +18,7 @@ from sqlalchemy import Connection, delete, insert, select
 from skillery.app.bundled import bundled_folders
 from skillery.backends import Identity
 from skillery.database import Database, migrate
+from skillery.database.migrate import REBUILD
 from skillery.database.tables import (
     catalogue,
     catalogue_hosts,
@@ -34,7 +35,7 @@ from skillery.database.tables import (
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.identity.quotas import Quotas
 from skillery.publishing.folders import read_skill_folder
-from skillery.versions.new_versions import REBUILD, insert_version, rebuild_derived_rows
+from skillery.versions.new_versions import insert_version, rebuild_derived_rows
 from tests.conftest import Server
 from tests.support.bundles import make_bundle
 from tests.support.forms import rounds

@@ -42,11 +42,12 @@ from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import thin_out
 from skillery.registry.uses import MOST_AT_ONCE, Unwritten, Uses
 from skillery.runs.cache import Cache
-from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, note_seen
+from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, is_upgraded, note_seen
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
 from skillery.skills.catalogue_order import outdated_skills, update_sums, write_uses
+from skillery.versions.new_versions import is_rebuild_pending, rebuild_some, request_rebuild
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
@@ -105,6 +106,7 @@ class BackgroundJobs:
             try:
                 await asyncio.to_thread(self._disks.watch)
                 await self._beat()
+                await self._rebuild()
                 if cleaned_at is None or started_at - cleaned_at > CLEANUP_SECONDS:
                     cleaned_at = started_at
                     await self._clean_up()
@@ -130,6 +132,14 @@ class BackgroundJobs:
                 closed_runs = await self._database.write(partial(close_of_dead, batch=batch))
             if closed_runs:
                 log.warning("%d runs of dead servers are recorded as failed", closed_runs)
+
+    async def _rebuild(self) -> None:
+        """Compute the derived rows again after an upgrade of several servers, and end what another server began."""
+        if await self._database.read(is_upgraded):
+            await self._database.write(request_rebuild)
+        if await self._database.read(is_rebuild_pending):
+            while await self._database.write(rebuild_some):
+                pass
 
     async def _write_periodically(self) -> None:
         while True:

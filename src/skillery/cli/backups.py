@@ -154,7 +154,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
         if revision != migrate.head():
             raise StartupError(
                 f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
-                "run skillery db upgrade, or use the release that serves this database"
+                "run skillery db migrate, or use the release that serves this database"
             )
         faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead_servers))
     if as_json:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.database import Database
+    from skillery.database.migrate import PlannedStep
     from skillery.settings.load import Settings
 
 
@@ -25,23 +27,39 @@ def db() -> None:
     """Migrate and check the configured database."""
 
 
-@db.command("upgrade")
+@db.command("migrate")
+@click.option("--dry-run", is_flag=True, help="Print the statements and the tables that they lock.")
+@click.option(
+    "--require-backup",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Refuse unless DIR has a backup of the present revision from the last 24 hours.",
+)
 @home_options
 @json_option
-def upgrade(target: Target, as_json: bool) -> None:
-    """Migrate the database to the revision of this release.
+def migrate_database(target: Target, dry_run: bool, require_backup: Path | None, as_json: bool) -> None:
+    """Migrate the database to the revision of this release, step by step.
 
-    A server migrates its database when it starts. Use this command to migrate before that.
+    A server migrates its database when it starts. Use this command to migrate before that. Servers of the previous
+    release continue to run on Postgres. With --dry-run, the database does not change: the statements run on empty
+    tables, on Postgres in a schema of their own, which needs the right CREATE on the database.
     """
     from skillery.app.home import Home
     from skillery.database import migrate
+    from skillery.maintenance.backup_archives import check_fresh_backup
 
     settings = target.load().settings
     with contextlib.ExitStack() as stack:
-        if not settings.database:
+        if not (settings.database or dry_run):
             stack.callback(Home(settings.home).close)
         database = stack.enter_context(open_database(settings))
         former_revision = revision_of(database)
+        if dry_run:
+            _print_plan(migrate.plan(database, former_revision), as_json)
+            return
+        if require_backup is not None and former_revision is not None and former_revision != migrate.head():
+            check_fresh_backup(require_backup, former_revision)
+        _log_steps()
         _upgrade(database)
         new_revision = migrate.current(database)
     if as_json:
@@ -52,6 +70,39 @@ def upgrade(target: Target, as_json: bool) -> None:
         if former_revision == new_revision
         else f"migrated from {former_revision or 'nothing'} to {new_revision}"
     )
+
+
+db.add_command(
+    click.Command(
+        "upgrade",
+        callback=migrate_database.callback,
+        params=migrate_database.params,
+        hidden=True,
+        deprecated="Run skillery db migrate.",
+    )
+)
+
+
+def _print_plan(steps: Sequence[PlannedStep], as_json: bool) -> None:
+    if as_json:
+        print_json({"steps": steps})
+        return
+    for step in steps:
+        click.echo(f"{step.revision}: {step.title}")
+        for statement in step.statements:
+            locks = "".join(f"\n      locks {table}: {mode}" for table, mode in statement.locks.items())
+            click.echo(f"  {' '.join(statement.sql.split())}{locks}")
+    if not steps:
+        click.echo("nothing to migrate")
+
+
+def _log_steps() -> None:
+    """Print the log of the migrations to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("skillery.database.migrate")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 @db.command("current")
@@ -72,7 +123,7 @@ def current(target: Target, as_json: bool) -> None:
 
 _REBUILD_PENDING = (
     "the rows that are derived from versions (the catalogue, the search index, the tools) wait for a rebuild that a "
-    "migration has asked for: a server does it when it starts, and so does `skillery db upgrade`"
+    "migration has asked for: a server does it when it starts, and so does `skillery db migrate`"
 )
 
 
@@ -195,8 +246,8 @@ def _resume_writes(settings: Settings, new_is_deleted: bool, as_json: bool) -> N
 
 def _off_head(revision: str | None, head: str) -> str:
     if revision is None:
-        return f"the database has no tables yet; this release is at {head}: run skillery db upgrade to create them"
-    return f"the database is at {revision}, this release at {head}: run skillery db upgrade, or start the newer release"
+        return f"the database has no tables yet; this release is at {head}: run skillery db migrate to create them"
+    return f"the database is at {revision}, this release at {head}: run skillery db migrate, or start the newer release"
 
 
 @contextlib.contextmanager

@@ -177,7 +177,7 @@ def _database(settings: Settings) -> Probe:
             revision = migrate.current(database)
     except StartupError as error:
         return Probe("database", False, str(error), fix)
-    migration_note = "" if revision == migrate.head() else ", will be migrated at the next start"
+    migration_note = ", will be migrated at the next start" if (revision or "") < migrate.head() else ""
     return Probe("database", True, f"reachable, at revision {revision or 'none'}{migration_note}")
 
 

@@ -1,26 +1,44 @@
 """Migrations: the linear history under `migrations/`, for both databases.
 
-Importing Alembic takes a quarter of a second, so a server with an up-to-date database does not import Alembic.
+The tables of a release also serve the previous release, so that servers of both share a database during an upgrade:
+docs/operate/upgrades.md. Importing Alembic takes a quarter of a second, so a server with an up-to-date database does
+not import Alembic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, exc, inspect, text
+import msgspec
+from sqlalchemy import Connection, Engine, delete, event, exc, insert, inspect, select, text
 
-from skillery.database import Database
-from skillery.database.tables import SEARCH_INDEX, metadata
-from skillery.errors import StartupError
+from skillery.database.engine import Database
+from skillery.database.tables import SEARCH_INDEX, metadata, registry
+from skillery.database.transactions import without_blocking
+from skillery.errors import Busy, StartupError
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
+log = logging.getLogger(__name__)
 PACKAGED = Path(__file__).parents[1] / "_migrations"
 IN_CHECKOUT = Path(__file__).parents[3] / "migrations"
 # The number is arbitrary. No other program should use it for a lock on the same database.
+PREVIOUS = "0048"
+"""The newest revision of the previous release, whose servers may use a database of this release."""
+OLDEST = "oldest revision"
+"""The name of the value of the registry with the oldest revision whose release may use the database."""
+REBUILD, REBUILD_AGAIN = "rebuild", "rebuild again"
+"""The names of the values of the registry that ask for the rows that are derived from versions, now and after an
+upgrade: servers of the previous release write such rows without the new columns.
+"""
 POSTGRES_LOCK = 0x536B696C6C657279 & 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -63,26 +81,105 @@ def current(database: Database) -> str | None:
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Migrate the database to `revision`. Servers of one Postgres that start at the same time wait for each other.
+    """Migrate the database to `revision`, in a transaction for each step. Servers of one Postgres that start at the
+    same time wait for each other.
 
-    Raise StartupError if the database cannot be read, or is newer than this release.
+    A database that a newer release has migrated stays as it is. Raise StartupError if that release does not share it
+    with this one, or the database cannot be read.
     """
+    target = head() if revision == "head" else revision
     present = current(database)
+    if present == target:
+        return None
     if present is not None and present not in revisions():
+        return _share(database, present)
+    try:
+        with _turn(database):
+            present = current(database)
+            if present is None:
+                with database.engine.begin() as connection:
+                    _migrate(connection, target)
+            else:
+                for step in revisions():
+                    if present < step <= target:
+                        _take_step(database, step)
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def _take_step(database: Database, step: str) -> None:
+    """Migrate the database to the next revision. Servers that use the database continue to work."""
+    log.info("migrating the database to %s: %s", step, title_of(step))
+    began = time.monotonic()
+
+    def work(connection: Connection) -> None:
+        _migrate(connection, step)
+        if not database.is_sqlite and _has_value(connection, REBUILD) and not _has_value(connection, REBUILD_AGAIN):
+            connection.execute(insert(registry).values(key=REBUILD_AGAIN, value=b""))
+
+    without_blocking(database.engine, work)
+    log.info("the database is at %s after %.1f s", step, time.monotonic() - began)
+
+
+def _run_migrations(connection: Connection, target: str) -> None:
+    from alembic import command
+
+    command.upgrade(alembic_config(connection), target)
+
+
+def _migrate(connection: Connection, target: str) -> None:
+    _run_migrations(connection, target)
+    # The first revisions had no table for values.
+    if target > PREVIOUS:
+        connection.execute(delete(registry).where(registry.c.key == OLDEST))
+        connection.execute(insert(registry).values(key=OLDEST, value=PREVIOUS.encode()))
+
+
+def _has_value(connection: Connection, name: str) -> bool:
+    is_there = inspect(connection).has_table("registry")
+    return is_there and connection.scalar(select(registry.c.key).where(registry.c.key == name)) is not None
+
+
+def title_of(revision: str) -> str:
+    """Return the first line of the migration to `revision`, which says what it changes."""
+    [path] = (_folder() / "versions").glob(f"{revision}_*.py")
+    return path.read_text("utf-8").partition("\n")[0].strip('"')
+
+
+# -- A database of a newer release -------------------------------------------------------------------------------------
+
+
+def _share(database: Database, present: str) -> None:
+    """Raise StartupError unless the newer release that has migrated the database shares it with this release."""
+    with database.engine.connect() as connection:
+        oldest = connection.scalar(select(registry.c.value).where(registry.c.key == OLDEST))
+    if oldest is None or head() < bytes(oldest).decode() or present < head():
         raise StartupError(
             f"the database {_where(database)} is at revision {present}, which this release does not know: "
             "it was written by a newer Skillery; start that release, or restore a backup"
         )
-    if revision == "head" and present == head():
-        return
-    from alembic import command
+    log.warning(
+        "the database is at revision %s of the next release: this server of revision %s serves it, but deletes no "
+        "contents; finish the upgrade of all servers",
+        present,
+        head(),
+    )
 
-    try:
-        with database.engine.begin() as connection:
-            _take_turns(database, connection)
-            command.upgrade(alembic_config(connection), revision)
-    except exc.DatabaseError as error:
-        raise StartupError(_reason(database, error)) from None
+
+def is_newer(connection: Connection) -> bool:
+    """Return whether a newer release has migrated the database. This release then does not know all tables."""
+    revision: str = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+    return revision > head()
+
+
+def refuse_newer(connection: Connection) -> None:
+    """Raise Busy if a newer release has migrated the database, because its tables may refer to contents."""
+    if is_newer(connection):
+        raise Busy(
+            "the servers are being upgraded, and only a server of the newer release deletes contents",
+            hint="Try again when all servers have the newer release.",
+            retry_after_ms=60_000,
+        )
 
 
 def create(
@@ -93,25 +190,124 @@ def create(
 
     Raise StartupError if the database is not empty, or cannot be reached.
     """
-    from alembic import command
-
     try:
-        with database.engine.begin() as connection:
-            _take_turns(database, connection)
+        with _turn(database), database.engine.begin() as connection:
             if inspect(connection).get_table_names():
                 raise StartupError(f"the database {_where(database)} is not empty")
-            command.upgrade(alembic_config(connection), revision)
+            _run_migrations(connection, revision)
             fill(connection)
-            if revision != head():
-                command.upgrade(alembic_config(connection), "head")
+            _migrate(connection, head())
             then(connection)
     except exc.DatabaseError as error:
         raise StartupError(_reason(database, error)) from None
 
 
-def _take_turns(database: Database, connection: Connection) -> None:
-    if not database.is_sqlite:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
+@contextmanager
+def _turn(database: Database) -> Iterator[None]:
+    """Context manager: wait until no other server migrates this Postgres. A dead server gives up its turn."""
+    if database.is_sqlite:
+        yield
+        return
+    with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": POSTGRES_LOCK})
+        try:
+            yield
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": POSTGRES_LOCK})
+
+
+# -- What an upgrade would do ------------------------------------------------------------------------------------------
+
+
+SCRATCH = "skillery_dry_run"
+"""The schema of Postgres with empty tables in which a dry run executes the migrations."""
+CHANGES = ("ALTER", "CREATE", "DELETE", "DROP", "INSERT", "UPDATE")
+_LOCKS = (
+    "SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "
+    "WHERE l.pid = pg_backend_pid() AND c.relnamespace = %s::text::regnamespace AND c.relkind = 'r' "
+    "AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'AccessExclusiveLock')"
+)
+
+
+class PlannedStatement(msgspec.Struct, frozen=True):
+    """A statement of an upgrade, and the tables that it locks, with the mode of Postgres. The locks last until the end
+    of the step. ACCESS EXCLUSIVE stops reads and writes of the table, the other modes stop writes.
+    """
+
+    sql: str
+    locks: dict[str, str]
+
+
+class PlannedStep(msgspec.Struct, frozen=True):
+    """A step of an upgrade."""
+
+    revision: str
+    title: str
+    statements: list[PlannedStatement]
+
+
+def plan(database: Database, present: str | None) -> list[PlannedStep]:
+    """Return the steps of an upgrade from the revision `present`, without changing or locking a table of the database.
+
+    On Postgres, the steps are executed in the schema SCRATCH with empty tables, which is dropped at the end; the user
+    needs the right CREATE on the database. Raise StartupError without this right.
+    """
+    if database.is_sqlite:
+        with tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/plan.db")) as scratch:
+            return _planned(scratch.engine, present)
+    try:
+        with _turn(database), closing(Database(database.url.render_as_string(hide_password=False))) as scratch:
+            event.listen(scratch.engine, "begin", _enter_scratch)
+            try:
+                with scratch.engine.begin() as connection:
+                    connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCRATCH} CASCADE")
+                    connection.exec_driver_sql(f"CREATE SCHEMA {SCRATCH}")
+                return _planned(scratch.engine, present)
+            finally:
+                with scratch.engine.begin() as connection:
+                    connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCRATCH} CASCADE")
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def _enter_scratch(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL search_path TO {SCRATCH}")
+
+
+def _planned(engine: Engine, present: str | None) -> list[PlannedStep]:
+    if present is not None:
+        with engine.begin() as connection:
+            _run_migrations(connection, present)
+    with engine.connect() as connection:
+        tables = {*inspect(connection).get_table_names()}
+    steps = []
+    for revision in revisions():
+        if present is None or revision > present:
+            with engine.begin() as connection:
+                steps.append(PlannedStep(revision, title_of(revision), _statements(connection, revision, tables)))
+    return steps
+
+
+def _statements(connection: Connection, revision: str, tables: set[str]) -> list[PlannedStatement]:
+    """Return the statements of a step after their execution, and their locks on `tables`."""
+    statements: list[PlannedStatement] = []
+    locked: dict[str, str] = {}
+
+    def note(_: Connection, cursor: Any, sql: str, *_others: object) -> None:
+        if not sql.lstrip().upper().startswith(CHANGES) or "alembic_version" in sql:
+            return
+        locks = {}
+        if connection.dialect.name == "postgresql":
+            with cursor.connection.cursor() as own_cursor:
+                for table, mode in own_cursor.execute(_LOCKS, [SCRATCH]).fetchall():
+                    if table in tables and locked.get(table) != "AccessExclusiveLock" and locked.get(table) != mode:
+                        locked[table] = mode
+                        locks[table] = re.sub(r"(?<=.)([A-Z])", r" \1", mode.removesuffix("Lock")).upper()
+        statements.append(PlannedStatement(sql.strip(), locks))
+
+    event.listen(connection, "after_cursor_execute", note)
+    _run_migrations(connection, revision)
+    return statements
 
 
 def downgrade(database: Database, revision: str) -> None:

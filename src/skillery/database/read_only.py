@@ -6,29 +6,23 @@ read-only, or refused: no clock and no message between servers decides. A note i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, exc, insert
+from sqlalchemy import Connection, Table, delete, insert
 
 from skillery.database.backend_values import find_value
-from skillery.database.drivers import READ_ONLY, error_for_caller
+from skillery.database.drivers import READ_ONLY
 from skillery.database.engine import Database
 from skillery.database.tables import metadata, registry
+from skillery.database.transactions import without_blocking
 from skillery.errors import StartupError
 
 KEY = "read only"
 TRIGGER = "skillery_read_only"
 EVENTS = {"INSERT": "NEW", "UPDATE": "NEW", "DELETE": "OLD"}
 """The refused changes, and the row of a trigger that has the key."""
-LOCK_NOT_AVAILABLE = "55P03"
-# Below the second after which Postgres looks for deadlocks: this transaction gives way, not that of a server.
-LOCK_MS = 500
-PATIENT_MS = 5_000
-TRIES = 60
-PAUSE_SECONDS = 0.05
 
 
 class ReadOnly(msgspec.Struct, frozen=True):
@@ -60,7 +54,7 @@ def make_read_only(database: Database, note: ReadOnly) -> None:
     """Store `note` and create the triggers that refuse every later change. Blocking.
 
     When this function returns, every committed change is visible. Raise StartupError if open transactions lock the
-    tables during all TRIES. The database then still accepts changes.
+    tables for minutes. The database then still accepts changes.
     """
     since = f"since {note.since.astimezone(UTC):%H:%M:%S} UTC, for about {note.expected_seconds} s"
 
@@ -107,22 +101,16 @@ def _drop_note(connection: Connection) -> None:
 
 def _locked(database: Database, mode: str, work: Callable[[Connection], None]) -> None:
     """Run `work` in a transaction that has locked all tables in the lock mode `mode` of Postgres. Raise StartupError if
-    other transactions lock them during all TRIES.
+    other transactions lock them for minutes.
     """
     names = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
-    for number in range(TRIES):
-        try:
-            with database.engine.begin() as connection:
-                if not database.is_sqlite:
-                    patience = LOCK_MS if number < TRIES // 2 else PATIENT_MS
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
-                    connection.exec_driver_sql(f"LOCK TABLE {names} IN {mode} MODE")
-                return work(connection)
-        except exc.SQLAlchemyError as error:
-            if getattr(getattr(error, "orig", None), "sqlstate", None) != LOCK_NOT_AVAILABLE:
-                raise error_for_caller(error) from error
-            time.sleep(PAUSE_SECONDS)
-    raise StartupError("a transaction of another program locks a table of the database: end it, then try again")
+
+    def locked(connection: Connection) -> None:
+        if not database.is_sqlite:
+            connection.exec_driver_sql(f"LOCK TABLE {names} IN {mode} MODE")
+        work(connection)
+
+    without_blocking(database.engine, locked)
 
 
 def _creation(dialect: str, message: str) -> Iterator[str]:

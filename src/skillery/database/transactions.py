@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,12 +18,17 @@ from sqlalchemy import Connection, Engine, exc
 from skillery.context.request import span
 from skillery.context.threads import Workers, settle
 from skillery.database.drivers import ErrorsForCallers, error_for_caller
-from skillery.errors import Unavailable
+from skillery.errors import StartupError, Unavailable
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-FOREIGN_KEY_VIOLATION, UNIQUE_VIOLATION, DEADLOCK = "23503", "23505", "40P01"
+FOREIGN_KEY_VIOLATION, UNIQUE_VIOLATION, DEADLOCK, LOCK_NOT_AVAILABLE = "23503", "23505", "40P01", "55P03"
 MOST_TRIES = 5
+# Below the second after which Postgres looks for deadlocks: a transaction that locks tables gives way to servers.
+LOCK_MS = 500
+PATIENT_MS = 5_000
+LOCK_TRIES = 60
+LOCK_PAUSE_SECONDS = 0.05
 _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
 
 
@@ -60,6 +66,26 @@ def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
             if state == DEADLOCK:
                 log.warning("a transaction is repeated, because it had a deadlock with another one")
     raise AssertionError("the last try returns or raises")
+
+
+def without_blocking(engine: Engine, work: Callable[[Connection], None]) -> None:
+    """Run `work`, which locks tables, in a transaction. On Postgres, repeat it if it waits long for a lock, because
+    all later transactions on the table wait behind it.
+
+    Raise StartupError if other transactions lock the tables during all LOCK_TRIES.
+    """
+    for number in range(LOCK_TRIES):
+        try:
+            with engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    patience = LOCK_MS if number < LOCK_TRIES // 2 else PATIENT_MS
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
+                return work(connection)
+        except exc.SQLAlchemyError as error:
+            if _sqlstate(error) not in {LOCK_NOT_AVAILABLE, DEADLOCK}:
+                raise error_for_caller(error) from error
+            time.sleep(LOCK_PAUSE_SECONDS)
+    raise StartupError("a transaction of another program locks a table of the database: end it, then try again")
 
 
 def _sqlstate(error: BaseException | None) -> str | None:

@@ -12,6 +12,7 @@ An archive without `sums.json` was truncated, and is refused. No member is unpac
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import os
@@ -19,7 +20,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
@@ -33,6 +34,7 @@ from skillery.formats.wording import printable
 
 FORMAT = 1
 HEAD, SUMS, SECRET_KEY = "head.json", "sums.json", "secrets.key"
+FRESH = timedelta(hours=24)
 CHUNK_BYTES = 1024 * 1024
 MOST_SUMS_BYTES = 1024 * 1024 * 1024
 _TABLE = re.compile(r"tables/([a-z_]{1,63})\.jsonl")
@@ -60,6 +62,34 @@ class ArchiveHead(msgspec.Struct, frozen=True):
     revision: str
     """Revision of the database."""
     created_at: datetime
+
+
+def newest_backup(folder: Path) -> ArchiveHead | None:
+    """Return the description of the newest backup in the folder, without verifying it, or None if there is none."""
+    heads = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with (
+            contextlib.suppress(tarfile.TarError, OSError, msgspec.MsgspecError, AttributeError),
+            tarfile.open(path) as tar,
+        ):
+            member = tar.next()
+            if member is not None and member.name == HEAD:
+                heads.append(msgspec.json.decode(tar.extractfile(member).read(), type=ArchiveHead))  # type: ignore[union-attr]
+    return max(heads, key=lambda head: head.created_at, default=None)
+
+
+def check_fresh_backup(folder: Path, revision: str) -> None:
+    """Raise StartupError unless the newest backup in the folder is of this revision and not older than FRESH."""
+    newest = newest_backup(folder)
+    if newest is None:
+        problem = "has no backup"
+    elif newest.revision != revision:
+        problem = f"has a backup of revision {newest.revision}, but the database is at {revision}"
+    elif datetime.now(UTC) - newest.created_at > FRESH:
+        problem = f"has no backup after {newest.created_at:%Y-%m-%d %H:%M} UTC, over a day ago"
+    else:
+        return
+    raise StartupError(f"the folder {folder} {problem}: run skillery backup with the release that serves the database")
 
 
 class ArchiveWriter:

@@ -93,7 +93,7 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
     if revision != migrate.head():
         raise StartupError(
             f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
-            "back it up with the release that serves it, or run skillery db upgrade first"
+            "back it up with the release that serves it, or run skillery db migrate first"
         )
     try:
         with (

@@ -123,7 +123,7 @@ def _check(source: Database, target: Database) -> None:
     if revision != migrate.head():
         raise StartupError(
             f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
-            "copy it with the release that serves it, or run skillery db upgrade first"
+            "copy it with the release that serves it, or run skillery db migrate first"
         )
     if migrate.current(target) is not None:
         raise StartupError(

@@ -13,7 +13,7 @@ import msgspec
 from skillery import audit
 from skillery.audit import SERVER
 from skillery.backends import Identity
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.method import Method, Params, about
@@ -69,8 +69,8 @@ class Collector:
         """Execute all steps, or only those named in `only`. `by` is the caller who requested the sweep. Blocking.
 
         Return the number and bytes of the removed items by step. With `dry_run`, nothing is removed, and the result has
-        the items that would be removed. Raise Busy if another sweep of this database is running, and InvalidParams if
-        `only` names an unknown step.
+        the items that would be removed. Raise Busy if another sweep of this database is running or a newer release
+        has migrated it, and InvalidParams if `only` names an unknown step.
         """
         steps = self._chosen(only)
         with self._database.alone("garbage") as is_alone:
@@ -80,6 +80,7 @@ class Collector:
                     hint="That sweep removes the same data. Try again after retry_after_ms.",
                     retry_after_ms=BUSY_RETRY_MS,
                 )
+            self._database.read_now(migrate.refuse_newer)
             return self._take(steps, by, dry_run)
 
     def collect_own(self) -> dict[str, Swept]:

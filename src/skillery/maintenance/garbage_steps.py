@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, delete, exists, func, literal_column, n
 from skillery.backends import ListsContents, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.store import forget_uploads
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.database.tables import (
     blobs,
     objects,
@@ -198,8 +198,10 @@ def delete_unused(
 
     The rows are locked first: so the delete statement sees every reference that was added before, and no reference can
     be added later. Rows that another transaction has locked are skipped, because that transaction may add a reference.
-    With `waits`, this function waits for the other transaction instead.
+    With `waits`, this function waits for the other transaction instead. Raise Busy if a newer release has migrated the
+    database.
     """
+    migrate.refuse_newer(connection)
     candidates = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
     # Sorted, because the same order for all callers prevents deadlocks on Postgres.
     locked = candidates.where(objects.c.sha256.in_(digests)).order_by(objects.c.sha256)

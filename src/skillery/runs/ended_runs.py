@@ -11,12 +11,25 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, exists, literal_column, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
 from skillery.backends import FailureType, Identity
-from skillery.database import Database, Statement
+from skillery.database import Database, Statement, migrate
+from skillery.database.backend_values import find_value
 from skillery.database.tables import runs, servers, workspaces
 from skillery.errors import RunEnded, RunNotFound, SkilleryError
 from skillery.identity.idempotency import settle, workers
@@ -164,7 +177,8 @@ NOT_RECORDED = "the run has ended, but its outcome could not be recorded: the da
 
 _SEEN = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(servers).on_conflict_do_update(
-        index_elements=["id"], set_={"seen_at": dialect.insert(servers).excluded.seen_at}
+        index_elements=["id"],
+        set_={name: dialect.insert(servers).excluded[name] for name in ("seen_at", "revision")},
     )
     for dialect in (sqlite, postgresql)
 }
@@ -172,7 +186,17 @@ _SEEN = {
 
 def note_seen(connection: Connection, server: str) -> None:
     """Set `seen_at` of this server to now, which shows that it is alive."""
-    connection.execute(_SEEN[connection.dialect.name], {"id": server, "seen_at": datetime.now(UTC)})
+    values = {"id": server, "seen_at": datetime.now(UTC), "revision": migrate.head()}
+    connection.execute(_SEEN[connection.dialect.name], values)
+
+
+def is_upgraded(connection: Connection) -> bool:
+    """Return whether the servers were upgraded while others worked, and all live servers have this release now."""
+    if find_value(connection, migrate.REBUILD_AGAIN) is None or migrate.is_newer(connection):
+        return False
+    is_other = or_(servers.c.revision.is_(None), servers.c.revision != migrate.head())
+    is_alive = servers.c.seen_at >= datetime.now(UTC) - DEAD
+    return connection.scalar(select(servers.c.id).where(is_other, is_alive).limit(1)) is None
 
 
 def close_left_over(connection: Connection, server: str, batch: int | None = None) -> int:

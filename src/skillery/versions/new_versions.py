@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -14,8 +14,10 @@ from skillery.attestations.signing import SignedStatement, insert_attestations
 from skillery.backends import Identity
 from skillery.contents.store import record
 from skillery.database import Change, Database, Statement, take_turns
+from skillery.database.backend_values import find_value, forget_value, keep_value
+from skillery.database.migrate import REBUILD, REBUILD_AGAIN, is_newer
 from skillery.database.registry import locking_skills
-from skillery.database.tables import RESOLVABLE, registry, skill_files, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, skill_files, skill_versions, skills
 from skillery.errors import NameTaken, SkilleryError, StartupError, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import PermissionsDiff
@@ -79,8 +81,8 @@ _POINT = Change(
 )
 _POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
 
-REBUILD = "rebuild"
-"""The key in the table `registry` with which a migration requests that the derived rows are computed again."""
+SKILLS_AT_ONCE = 50
+"""The skills whose derived rows one transaction of SQLite computes again."""
 
 Landing = Callable[[PermissionsDiff], str]
 """Function that returns the first status of a version from its permissions diff with other versions of the skill."""
@@ -233,24 +235,46 @@ def rebuild_derived_rows(database: Database) -> None:
     """
     try:
         if database.read_now(is_rebuild_pending):
-            database.write_now(_rebuild)
+            while database.write_now(rebuild_some):
+                pass
     except SkilleryError as error:
         raise StartupError(f"the rows that are derived from versions cannot be computed: {error.message}") from None
 
 
 def is_rebuild_pending(connection: Connection) -> bool:
-    """Return whether a migration has asked for `rebuild_derived_rows`, which has not run since."""
-    return connection.scalar(select(registry.c.key).where(registry.c.key == REBUILD)) is not None
+    """Return whether a migration has asked for `rebuild_derived_rows`, which has not ended since, and this release may
+    do it.
+    """
+    return find_value(connection, REBUILD) is not None and not is_newer(connection)
 
 
-def _rebuild(connection: Connection) -> None:
-    """Compute the derived rows of all skills, unless another server has done it."""
+def request_rebuild(connection: Connection) -> None:
+    """Request a rebuild after an upgrade: servers of the previous release wrote derived rows without new columns."""
     take_turns(connection, "rebuild", "")
-    # Another server may have done it.
-    if connection.execute(delete(registry).where(registry.c.key == REBUILD)).rowcount:
+    forget_value(connection, REBUILD_AGAIN)
+    keep_value(connection, REBUILD, b"")
+
+
+def rebuild_some(connection: Connection) -> bool:
+    """Compute the derived rows of the next skills. Return whether this was not the end. Several servers share the work.
+
+    On Postgres, each skill has its own transaction, because publishers lock the rows of one skill at a time.
+    """
+    take_turns(connection, "rebuild", "")
+    last_id = find_value(connection, REBUILD)
+    if last_id is None:
+        return False
+    if not last_id:
         add_missing_tools(connection)
-        for skill_id in connection.scalars(select(skills.c.id).order_by(skills.c.id)).all():
-            point_to_latest(connection, skill_id, rebuild=True)
+    following = select(skills.c.id).where(skills.c.id > int(last_id or 0)).order_by(skills.c.id)
+    at_once = 1 if connection.dialect.name == "postgresql" else SKILLS_AT_ONCE
+    skill_ids = list(connection.scalars(following.limit(at_once).with_for_update()))
+    for skill_id in skill_ids:
+        point_to_latest(connection, skill_id, rebuild=True)
+    forget_value(connection, REBUILD)
+    if skill_ids:
+        keep_value(connection, REBUILD, str(skill_ids[-1]).encode())
+    return bool(skill_ids)
 
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:

@@ -238,6 +238,8 @@ servers = Table(
     Column("id", String(64), primary_key=True),
     # Updated every few seconds. If a server is dead, other servers close its runs.
     Column("seen_at", Moment, nullable=False),
+    # The newest revision of its release. None: the release is older than the column.
+    Column("revision", String(32), nullable=True),
 )
 
 idempotency_keys = Table(
