@@ -1,4 +1,4 @@
-"""the revision of each server
+"""holds, and the revision of each server
 
 Revision: 0054, after 0051
 """
@@ -13,10 +13,35 @@ down_revision = "0051"
 branch_labels = None
 depends_on = None
 
+KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+NAME = sa.String(255).with_variant(sa.String(255, collation="C"), "postgresql")
+MOMENT = sa.DateTime(timezone=True)
+
 
 def upgrade() -> None:
     op.add_column("servers", sa.Column("revision", sa.String(32), nullable=True))
+    op.create_table(
+        "holds",
+        sa.Column("id", KEY, autoincrement=True, nullable=False),
+        sa.Column("hold", sa.String(32), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("name", NAME, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("identity", NAME, nullable=False),
+        sa.Column("identity_kind", sa.String(16), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("until", MOMENT, nullable=True),
+        sa.Column("removed_at", MOMENT, nullable=True),
+        sa.Column("removed_by", NAME, nullable=True),
+        sa.Column("removed_reason", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_holds")),
+        sa.UniqueConstraint("hold", name=op.f("uq_holds_hold")),
+        sa.CheckConstraint("kind IN ('skill', 'identity', 'run')", name=op.f("ck_holds_kind")),
+        comment="What retention and purges must keep, and why.",
+    )
+    op.create_index("ix_holds_kind", "holds", ["kind", "name"])
 
 
 def downgrade() -> None:
+    op.drop_table("holds")
     op.drop_column("servers", "revision")

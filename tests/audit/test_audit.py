@@ -216,6 +216,17 @@ def _delete_workspace(trail: Trail) -> str:
     return workspace
 
 
+def _add_hold(trail: Trail) -> str:
+    trail.admin("add_hold", kind="identity", name=trail.name, reason="dispute")
+    return trail.name
+
+
+def _remove_hold(trail: Trail) -> str:
+    hold: str = trail.admin("add_hold", kind="identity", name=trail.name, reason="dispute")["id"]
+    trail.admin("remove_hold", id=hold, reason="settled")
+    return hold
+
+
 def _create_token(trail: Trail) -> str:
     made = trail.admin("create_token", name=trail.name, scopes=["read"])
     return str(made["id"])
@@ -356,6 +367,8 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "create_workspace": _workspace,
     "reset_workspace": _reset_workspace,
     "delete_workspace": _delete_workspace,
+    "add_hold": _add_hold,
+    "remove_hold": _remove_hold,
     "create_token": _create_token,
     "rotate_token": _rotate_token,
     "revoke_token": _revoke_token,
@@ -425,6 +438,7 @@ PARAMS: dict[str, Any] = {
     "namespace": "no.such",
     "target": "no.such.skill",
     "provider": "github",
+    "kind": "identity",
     "version": "1.0.0",
     "reason": "x",
     "envelope": "x",

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "credential": ["headers"],
     "diff": ["x@1.0.0", "x@2.0.0"],
     "export": ["NEW", "--all"],
+    "hold add": ["--skill", "x", "--reason", "x"],
     "import": ["DIR"],
     "install": ["NEW", "x"],
     "key add": ["KEY"],

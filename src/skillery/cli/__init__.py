@@ -122,6 +122,7 @@ commands.sections = {
                 grants.secret,
                 audit_and_webhooks.webhook,
                 audit_and_webhooks.audit,
+                audit_and_webhooks.hold,
                 server_use.usage,
                 server_use.insight,
                 server_use.quota,

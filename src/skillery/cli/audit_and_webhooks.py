@@ -1,15 +1,15 @@
-"""`skillery audit` and `skillery webhook`: what has changed, in the trail and as signed HTTP requests."""
+"""`skillery audit`, `webhook` and `hold`: changes in the trail and as signed requests, and data that must be kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, print_change, target_options
+from skillery.cli.options import Target, filled, home_options, json_option, print_change, target_options
 from skillery.cli.output import as_json as json_text
 from skillery.cli.output import clean, print_json
 from skillery.cli.verbs import MAX_PAGE, Table, Verb, argument, changed, option, values_option
@@ -271,4 +271,61 @@ webhook = click.Group(
             pages="all",
         ),
     ],
+)
+
+
+# -- `skillery hold`: keep data for a dispute or an investigation ------------------------------------------------------
+
+
+@click.group()
+def hold() -> None:
+    """Manage legal holds, which stop retention and purges for what they name."""
+
+
+@hold.command("add")
+@click.option("--skill", metavar="NAME", help="Keep the versions and runs of this skill.")
+@click.option("--identity", metavar="NAME", help="Keep the runs, blobs, workspaces and versions of this identity.")
+@click.option("--run", metavar="ID", help="Keep this run, its blobs and its version.")
+@click.option("--reason", required=True, callback=filled, help="Reason, for admins.")
+@click.option("--until", callback=filled, metavar="TIME", help="End: 2027-01-31, a time, or 90d.  [default: none]")
+@target_options
+@json_option
+def add_hold(
+    skill: str | None,
+    identity: str | None,
+    run: str | None,
+    reason: str,
+    until: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Keep the data of a skill, an identity or a run until the hold ends."""
+    from skillery.cli.connection import with_client
+
+    named = [(kind, name) for kind, name in (("skill", skill), ("identity", identity), ("run", run)) if name]
+    if len(named) != 1:
+        raise click.UsageError("pass either --skill, --identity or --run")
+    [(kind, name)] = named
+
+    async def add(client: AsyncClient) -> Any:
+        return await client.add_hold(cast(Any, kind), name, reason, **({"until": until} if until else {}))
+
+    added = with_client(target, add)
+    if as_json:
+        print_json(added)
+        return
+    click.echo(clean(added["id"]))
+    print_change(f"the {kind} {name} is held until {added['until'] or 'the hold is removed'},", err=True)
+
+
+hold.add_command(
+    Verb(
+        "list",
+        "list_holds",
+        Table("holds", "id kind name status at until by reason", until=lambda row: row["until"] or "never"),
+        help="List the holds, also those that have ended.",
+    )
+)
+hold.add_command(
+    Verb("remove", "remove_hold", changed("{id} ({kind} {name}) is removed"), option("--reason", required=True))
 )

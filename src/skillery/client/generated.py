@@ -60,6 +60,8 @@ __all__ = [
     "Garbage",
     "GivenEnvironment",
     "Guide",
+    "Hold",
+    "HoldList",
     "IdentityKind",
     "IdentityUse",
     "KeptCode",
@@ -216,6 +218,7 @@ REPEATABLE = frozenset(
         "list_reach",
         "get_usage",
         "collect_garbage",
+        "list_holds",
         "list_tokens",
         "list_webhooks",
         "test_webhook",
@@ -1820,6 +1823,28 @@ class Garbage(TypedDict):
     removed: dict[str, Swept]
 
 
+class Hold(TypedDict):
+    """A hold on a skill, an identity or a run."""
+
+    id: str
+    kind: Literal["skill", "identity", "run"]
+    name: str
+    reason: str
+    status: Literal["live", "expired", "removed"]
+    by: str
+    at: str
+    until: str | None
+    removed_by: str | None
+    removed_at: str | None
+    removed_reason: str | None
+
+
+class HoldList(TypedDict):
+    """The newest 1,000 holds, newest first."""
+
+    holds: list[Hold]
+
+
 class CreatedToken(TypedDict):
     """Result of `create_token`. No other method returns `token`."""
 
@@ -3092,6 +3117,36 @@ def collect_garbage(self: Any, *, dry_run: bool | None = None, steps: list[str] 
     return params_of(locals())
 
 
+def add_hold(
+    self: Any, kind: Literal["skill", "identity", "run"], name: str, reason: str, *, until: str | None = None
+) -> Hold:
+    """Keep the runs, blobs, workspaces and versions of a skill, an identity or a run until the hold ends.
+
+    kind: What the hold names
+    name: Name of the skill or identity, or id of the run
+    reason: Reason, for admins
+    until: End of the hold: '2027-01-31', a time, or '90d'; omit for no end
+    """
+    return params_of(locals())
+
+
+def list_holds(self: Any, *, live: bool | None = None) -> HoldList:
+    """List holds, also those that have ended.
+
+    live: Only holds that have not ended
+    """
+    return params_of(locals())
+
+
+def remove_hold(self: Any, id: str, reason: str) -> Hold:
+    """End a hold. Retention and purges then apply again.
+
+    id: Id of the hold
+    reason: Reason, for admins
+    """
+    return params_of(locals())
+
+
 def create_token(
     self: Any,
     name: str,
@@ -3336,6 +3391,9 @@ class Methods:
     list_reach = blocking(list_reach)
     get_usage = blocking(get_usage)
     collect_garbage = blocking(collect_garbage)
+    add_hold = blocking(add_hold)
+    list_holds = blocking(list_holds)
+    remove_hold = blocking(remove_hold)
     create_token = blocking(create_token)
     list_tokens = blocking(list_tokens)
     rotate_token = blocking(rotate_token)
@@ -3431,6 +3489,9 @@ class AsyncMethods:
     list_reach = awaited(list_reach)
     get_usage = awaited(get_usage)
     collect_garbage = awaited(collect_garbage)
+    add_hold = awaited(add_hold)
+    list_holds = awaited(list_holds)
+    remove_hold = awaited(remove_hold)
     create_token = awaited(create_token)
     list_tokens = awaited(list_tokens)
     rotate_token = awaited(rotate_token)
@@ -3524,6 +3585,9 @@ class BatchMethods:
     list_reach = batched(list_reach)
     get_usage = batched(get_usage)
     collect_garbage = batched(collect_garbage)
+    add_hold = batched(add_hold)
+    list_holds = batched(list_holds)
+    remove_hold = batched(remove_hold)
     create_token = batched(create_token)
     list_tokens = batched(list_tokens)
     rotate_token = batched(rotate_token)

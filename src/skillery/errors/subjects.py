@@ -116,6 +116,10 @@ class WaiverNotFound(NotFound):
     type = "waiver_not_found"
 
 
+class HoldNotFound(NotFound):
+    type = "hold_not_found"
+
+
 class WebhookNotFound(NotFound):
     type = "webhook_not_found"
 

@@ -28,6 +28,7 @@ from skillery.database.tables import (
 )
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.environments.store import Environments
+from skillery.identity.holds import unheld_blobs
 from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage import Sweep, Swept
 from skillery.runs.cache import Cache
@@ -92,13 +93,16 @@ def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
 
 
 def _count_expired(connection: Connection, until: datetime) -> Swept:
-    totals = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(blobs.c.expires_at <= until)
+    totals = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(
+        blobs.c.expires_at <= until, *unheld_blobs()
+    )
     count, size = connection.execute(totals).one()
     return Swept(int(count), int(size))
 
 
 def _delete_expired(connection: Connection, until: datetime) -> Swept:
-    due = select(blobs.c.id).where(blobs.c.expires_at <= until).order_by(blobs.c.expires_at).limit(AT_ONCE)
+    expired = select(blobs.c.id).where(blobs.c.expires_at <= until, *unheld_blobs())
+    due = expired.order_by(blobs.c.expires_at).limit(AT_ONCE)
     deleted_sizes = (
         connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
     )
@@ -165,7 +169,7 @@ def _count_unused(connection: Connection, until: datetime) -> Swept:
     """Return the number and bytes of unused contents, including the contents of blobs that the same
     sweep would delete.
     """
-    stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
+    stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until, not_(and_(*unheld_blobs())))
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
         _NO_FILE,

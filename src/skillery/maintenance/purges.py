@@ -39,6 +39,7 @@ from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
 from skillery.formats.words import FILLERS, spelt_words, stem_of
 from skillery.identity import access
+from skillery.identity.holds import refuse_held
 from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
@@ -83,7 +84,9 @@ def find_purgeable(connection: Connection, identity: Identity, name: str, versio
     """Return the version that `purge` would purge now. Raise the errors of `purge`."""
     access.require(identity, "admin")
     access.require_unreserved(identity, name)
-    return resolve(connection, identity, name, Exact(version), manages=True)
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    refuse_held(connection, name, row.publisher, row.version_id)
+    return row
 
 
 def purge(
@@ -99,7 +102,8 @@ def purge(
 
     Call this function through `Database.erase_now`. The row of the version stays, with its number, digest, author, time
     and the reason of the `revocation`. Raise NotAllowed if the identity is not an admin or the name is reserved,
-    SkillNotFound or VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
+    SkillNotFound or VersionNotFound if there is no such version, VersionPurged if the version was purged before,
+    and Conflict if a hold keeps it.
     """
     # Under the lock: a version that was published after `revocation` was prepared needs an advisory.
     lock_skill(connection, identity, name)

@@ -7,7 +7,7 @@ from typing import Any
 from skillery.attestations import attestations, keys, seals
 from skillery.contents import blobs
 from skillery.environments import methods as environments
-from skillery.identity import offboarding, token_methods, usage
+from skillery.identity import holds, offboarding, token_methods, usage
 from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import garbage, purges
 from skillery.method import rows
@@ -70,6 +70,7 @@ METHODS = rows(
     *reach.METHODS,
     *usage.METHODS,
     *garbage.METHODS,
+    *holds.METHODS,
     *token_methods.METHODS,
     *offboarding.METHODS,
     *targets.METHODS,

@@ -23,6 +23,7 @@ from skillery.database.tables import run_code, runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.names import namespace_of
 from skillery.formats.tracebacks import Shape, shape_of
+from skillery.identity.holds import unheld_runs
 from skillery.registry.usage import KnownShapes, count_failure, count_run
 from skillery.registry.usage import Outcome as CountedOutcome
 from skillery.registry.uses import User, Uses, count_use
@@ -279,7 +280,7 @@ def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
 def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
     """Delete the oldest `limit` ended runs that started before `before`. Return the number of deleted runs.
 
-    The usage of their versions stays. Their blobs stay too, until their own lifetime ends.
+    Runs under a hold stay. The usage of their versions stays. Their blobs stay too, until their own lifetime ends.
     """
     ended = select(runs.c.id).where(*_old(before))
     ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
@@ -295,9 +296,9 @@ def count_old_runs(connection: Connection, before: datetime) -> int:
     return connection.scalar(select(func.count()).select_from(runs).where(*_old(before))) or 0
 
 
-def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Return the SQL conditions for ended runs that started before `before`."""
-    return runs.c.started_at < before, runs.c.status != "started"
+def _old(before: datetime) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for ended runs that started before `before` and that no hold keeps."""
+    return runs.c.started_at < before, runs.c.status != "started", *unheld_runs()
 
 
 def cutoff_of(connection: Connection, keep: int) -> datetime | None:

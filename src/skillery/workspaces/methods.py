@@ -322,7 +322,7 @@ def _delete(connection: Connection, *, identity: Identity, workspace_id: str) ->
     """Delete a workspace; its forks keep their files. Raise WorkspaceNotFound, or WorkspaceHeld by a run."""
     row = rows.lock_workspace(connection, identity, workspace_id)
     usage.check_free(row)
-    rows.remove(connection, [row.id])
+    rows.remove_or_hold(connection, row.id)
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})
 
 

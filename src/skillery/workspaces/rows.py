@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, not_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -21,6 +21,7 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import SnapshotNotFound, WorkspaceNotFound
+from skillery.identity.holds import unheld_workspaces
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import admit_to_workspaces
 from skillery.workspaces.manifests import EMPTY
@@ -327,3 +328,10 @@ def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
     """Delete workspaces with their snapshots. A later sweep deletes contents that become unused."""
     connection.execute(delete(workspace_snapshots).where(workspace_snapshots.c.workspace_id.in_(workspace_ids)))
     connection.execute(delete(workspaces).where(workspaces.c.id.in_(workspace_ids)))
+
+
+def remove_or_hold(connection: Connection, workspace_id: str) -> None:
+    """Delete a workspace. If a hold keeps it, only let it expire now, so that callers no longer see it."""
+    expire = update(workspaces).where(workspaces.c.id == workspace_id, not_(unheld_workspaces()))
+    if not connection.execute(expire.values(expires_at=datetime.now(UTC))).rowcount:
+        remove(connection, [workspace_id])

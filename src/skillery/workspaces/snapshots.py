@@ -8,10 +8,10 @@ import io
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, not_, select
+from sqlalchemy import Connection, Select, delete, exists, not_, select
 
 from skillery.backends import Identity, KeptFile, Storage
 from skillery.contents.store import Incoming, inline_data, is_inline, open_content
@@ -25,6 +25,7 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import ContentMissing, SnapshotNotFound
+from skillery.identity.holds import unheld_workspaces
 from skillery.workspaces.manifests import EMPTY, FILES_AT_ONCE, Manifest, make_manifest, read_manifest
 from skillery.workspaces.rows import (
     SnapshotRow,
@@ -140,17 +141,20 @@ AT_ONCE = 100
 
 
 def remove_expired(connection: Connection) -> int:
-    """Delete at most AT_ONCE expired workspaces that no run writes. Return their number."""
-    due = select(workspaces.c.id).where(workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None))
-    expired = list(connection.scalars(due.limit(AT_ONCE)))
+    """Delete at most AT_ONCE expired workspaces that no run writes and no hold keeps. Return their number."""
+    expired = list(connection.scalars(_due().limit(AT_ONCE)))
     remove(connection, expired)
     return len(expired)
 
 
 def count_expired(connection: Connection) -> int:
-    """Return the number of expired workspaces that no run writes."""
-    due = select(workspaces.c.id).where(workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None))
-    return len(list(connection.scalars(due)))
+    """Return the number of expired workspaces that no run writes and no hold keeps."""
+    return len(list(connection.scalars(_due())))
+
+
+def _due() -> Select[Any]:
+    is_due = workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None), unheld_workspaces()
+    return select(workspaces.c.id).where(*is_due)
 
 
 def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[], bool]) -> None:

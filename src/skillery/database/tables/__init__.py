@@ -1,6 +1,6 @@
 """The tables, for both databases: one module for each subject."""
 
-from skillery.database.tables.audit import audit, audit_head
+from skillery.database.tables.audit import audit, audit_head, holds
 from skillery.database.tables.base import metadata
 from skillery.database.tables.catalogue import (
     SEARCH_INDEX,
@@ -89,6 +89,7 @@ __all__ = [
     "exchanged_tokens",
     "exports",
     "failure_days",
+    "holds",
     "idempotency_keys",
     "import_aliases",
     "index_names",

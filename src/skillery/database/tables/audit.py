@@ -1,10 +1,10 @@
-"""The tables of the audit trail."""
+"""The tables of the audit trail and of legal holds."""
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, Integer, String, Table, Text
+from sqlalchemy import CheckConstraint, Column, Index, Integer, String, Table, Text, UniqueConstraint
 
-from skillery.database.tables.base import Key, Name, metadata
+from skillery.database.tables.base import Key, Moment, Name, metadata
 
 audit = Table(
     "audit",
@@ -48,3 +48,27 @@ audit_head = Table(
     CheckConstraint("id = 1", name="one_row"),
     comment="The last entry of the audit trail: who adds one holds this row.",
 )
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # Public id.
+    Column("hold", String(32), nullable=False),
+    Column("kind", String(16), nullable=False),
+    # The name of the skill or identity, or the id of the run.
+    Column("name", Name, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("identity", Name, nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    # None: no end.
+    Column("until", Moment, nullable=True),
+    Column("removed_at", Moment, nullable=True),
+    Column("removed_by", Name, nullable=True),
+    Column("removed_reason", Text, nullable=True),
+    UniqueConstraint("hold"),
+    CheckConstraint("kind IN ('skill', 'identity', 'run')", name="kind"),
+    comment="What retention and purges must keep, and why.",
+)
+Index("ix_holds_kind", holds.c.kind, holds.c.name)

@@ -1,0 +1,131 @@
+"""Legal holds: what sweeps and purges keep, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.maintenance.test_garbage import NO_GRACE, put, sweep
+from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
+
+REASON = "dispute 17"
+
+
+@pytest.fixture(scope="module")
+def server(
+    database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Yield a server that keeps the newest run only, and sweeps on request."""
+    folder = tmp_path_factory.mktemp("holds")
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
+    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, SKILLERY_RUNS_KEEP_COUNT="1", **NO_GRACE)
+    running = Server(folder / "home", env=env)
+    yield running
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.fixture
+def admin(server: Server) -> Caller:
+    return Caller(server.url, Who("admin", "admin", "*"))
+
+
+def caller(server: Server, name: str) -> Caller:
+    return Caller(server.url, Who(name, "read run publish", "*"))
+
+
+def run_of(rpc: Rpc, skill: str = "") -> str:
+    """Run a skill or code, and return the id of the run."""
+    code = "def main(args):\n    return 1\n"
+    ended = rpc("execute_skill", name=skill) if skill else rpc("run_code", language="python", code=code)
+    assert ended["status"] == "completed", ended
+    run_id: str = ended["run_id"]
+    return run_id
+
+
+@pytest.mark.full
+def test_holds_keep_the_runs_of_a_skill_and_an_identity_and_a_run(server: Server, admin: Caller, new_name: str) -> None:
+    bob, eve = (caller(server, f"{new_name}-{name}") for name in ("bob", "eve"))
+    bob("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=skill_files())
+    kept = [run_of(bob, new_name), run_of(bob), run_of(eve)]
+    free = run_of(bob)
+    named = [("skill", new_name), ("run", kept[1]), ("identity", f"{new_name}-eve")]
+    holds = [admin("add_hold", kind=kind, name=name, reason=REASON)["id"] for kind, name in named]
+    run_of(bob)
+
+    expected = sweep(admin, dry_run=True)["runs"]["count"]
+    assert sweep(admin)["runs"]["count"] == expected >= 1
+    assert admin.error("get_run", run_id=free)["data"]["type"] == "run_not_found"
+    assert [admin("get_run", run_id=run_id)["run_id"] for run_id in kept] == kept
+
+    for number, hold in enumerate(holds):
+        admin("remove_hold", id=hold, reason="settled")
+        assert sweep(admin)["runs"]["count"] == 1
+        assert admin.error("get_run", run_id=kept[number])["data"]["type"] == "run_not_found"
+
+
+@pytest.mark.full
+def test_holds_refuse_purges_of_versions(server: Server, admin: Caller, new_name: str) -> None:
+    author = caller(server, f"{new_name}-author")
+    author("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=skill_files())
+    purge = {"name": new_name, "version": "1.0.0", "reason": "x"}
+    named = [("skill", new_name), ("identity", f"{new_name}-author"), ("run", run_of(author, new_name))]
+    for kind, name in named:
+        hold = admin("add_hold", kind=kind, name=name, reason=REASON)["id"]
+        error = admin.error("purge_version", **purge)
+        assert (error["data"]["type"], hold in error["message"], REASON in error["message"]) == ("conflict", True, True)
+        assert admin("read_skill_file", name=new_name, path="SKILL.md")["content"]
+        admin("remove_hold", id=hold, reason="settled")
+
+    assert admin("purge_version", **purge)["status"] == "purged"
+
+
+@pytest.mark.full
+def test_a_hold_keeps_expired_blobs_and_deleted_workspaces(server: Server, admin: Caller, new_name: str) -> None:
+    eve = caller(server, f"{new_name}-eve")
+    hold = admin("add_hold", kind="identity", name=f"{new_name}-eve", reason=REASON)["id"]
+    blob_id, workspace = put(eve, b"evidence", ttl=1), eve("create_workspace")["id"]
+    eve("delete_workspace", workspace=workspace)
+    eventually(lambda: eve.http.get(f"/blobs/{blob_id}").status_code == 404)
+
+    assert eve("list_workspaces")["workspaces"] == []
+    for dry_run in (True, False):
+        swept = sweep(admin, dry_run=dry_run)
+        assert (swept["expired_blobs"]["count"], swept["expired_workspaces"]["count"]) == (0, 0)
+    admin("remove_hold", id=hold, reason="settled")
+    swept = sweep(admin)
+    assert (swept["expired_blobs"]["count"], swept["expired_workspaces"]["count"]) == (1, 1)
+
+
+def test_holds_have_an_end_a_list_and_audit_entries(server: Server, admin: Caller, new_name: str) -> None:
+    hold = admin("add_hold", kind="identity", name=new_name, reason=REASON, until="1s")
+    other = admin("add_hold", kind="identity", name=new_name, reason=REASON)["id"]
+
+    def listed() -> dict[str, str]:
+        return {row["id"]: row["status"] for row in admin("list_holds")["holds"] if row["name"] == new_name}
+
+    eventually(lambda: listed() == {hold["id"]: "expired", other: "live"})
+    live = [row["id"] for row in admin("list_holds", live=True)["holds"] if row["name"] == new_name]
+    assert live == [other]
+    removed = [admin("remove_hold", id=other, reason="settled") for _ in range(2)]
+    assert removed[0] == removed[1]
+    assert (removed[0]["status"], removed[0]["removed_by"], removed[0]["removed_reason"]) == (
+        "removed",
+        "admin",
+        "settled",
+    )
+    [added] = admin("list_audit", subject=new_name, action="add_hold", limit=1)["entries"]
+    assert (added["after"]["id"], added["after"]["reason"]) == (other, REASON)
+    [ended] = admin("list_audit", subject=other)["entries"]
+    assert (ended["action"], ended["after"]) == ("remove_hold", {"status": "removed", "reason": "settled"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [("skill", "no.such", "skill_not_found"), ("run", "none", "run_not_found"), ("identity", "a\0b", "invalid_params")],
+)
+def test_a_hold_names_existing_data(admin: Caller, kind: str, name: str, error: str) -> None:
+    assert admin.error("add_hold", kind=kind, name=name, reason="x")["data"]["type"] == error
+    assert admin.error("remove_hold", id="none", reason="x")["data"]["type"] == "hold_not_found"
