@@ -1,6 +1,6 @@
 """holds, and the revision of each server
 
-Revision: 0054, after 0051
+Revision: 0054, after 0052
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0054"
-down_revision = "0051"
+down_revision = "0052"
 branch_labels = None
 depends_on = None
 

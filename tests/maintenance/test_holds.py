@@ -46,7 +46,7 @@ def run_of(rpc: Rpc, skill: str = "") -> str:
 
 
 @pytest.mark.full
-def test_holds_keep_the_runs_of_a_skill_and_an_identity_and_a_run(server: Server, admin: Caller, new_name: str) -> None:
+def test_holds_keep_runs_by_skill_identity_and_id(server: Server, admin: Caller, new_name: str) -> None:
     bob, eve = (caller(server, f"{new_name}-{name}") for name in ("bob", "eve"))
     bob("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=skill_files())
     kept = [run_of(bob, new_name), run_of(bob), run_of(eve)]

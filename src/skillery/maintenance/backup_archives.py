@@ -68,13 +68,10 @@ def newest_backup(folder: Path) -> ArchiveHead | None:
     """Return the description of the newest backup in the folder, without verifying it, or None if there is none."""
     heads = []
     for path in folder.iterdir() if folder.is_dir() else ():
-        with (
-            contextlib.suppress(tarfile.TarError, OSError, msgspec.MsgspecError, AttributeError),
-            tarfile.open(path) as tar,
-        ):
-            member = tar.next()
-            if member is not None and member.name == HEAD:
-                heads.append(msgspec.json.decode(tar.extractfile(member).read(), type=ArchiveHead))  # type: ignore[union-attr]
+        with contextlib.suppress(StartupError):
+            name, stream, size = next(members(path), (None, io.BytesIO(), 0))
+            if name == HEAD:
+                heads.append(_decoded(path, name, _whole(path, stream, size), ArchiveHead))
     return max(heads, key=lambda head: head.created_at, default=None)
 
 
