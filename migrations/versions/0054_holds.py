@@ -1,4 +1,4 @@
-"""holds, and the revision of each server
+"""holds, versions to approve again, and the revision of each server
 
 Revision: 0054, after 0052
 """
@@ -40,8 +40,19 @@ def upgrade() -> None:
         comment="What retention and purges must keep, and why.",
     )
     op.create_index("ix_holds_kind", "holds", ["kind", "name"])
+    op.create_table(
+        "recertifications",
+        sa.Column("version_id", KEY, autoincrement=False, nullable=False),
+        sa.Column("since", MOMENT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["version_id"], ["skill_versions.id"], name=op.f("fk_recertifications_version_id_skill_versions")
+        ),
+        sa.PrimaryKeyConstraint("version_id", name=op.f("pk_recertifications")),
+        comment="Published versions whose approval is old: they wait for another one.",
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("recertifications")
     op.drop_table("holds")
     op.drop_column("servers", "revision")

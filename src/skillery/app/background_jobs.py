@@ -16,6 +16,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from skillery.app.logs import report_repeated
+from skillery.attestations.evidence import recertify
 from skillery.attestations.seals import Sealer
 from skillery.backends import Storage
 from skillery.context.disks import Disks
@@ -45,6 +46,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, is_upgraded, note_seen
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.runner import Runner
+from skillery.settings.groups import Review
 from skillery.settings.load import Settings
 from skillery.skills.catalogue_order import outdated_skills, update_sums, write_uses
 from skillery.versions.new_versions import is_rebuild_pending, rebuild_some, request_rebuild
@@ -63,7 +65,14 @@ class BackgroundJobs:
     """Runs the periodic jobs of one server, from `start` to `close`."""
 
     def __init__(
-        self, database: Database, runner: Runner, sealer: Sealer, uses: Uses, disks: Disks, server: str
+        self,
+        database: Database,
+        runner: Runner,
+        sealer: Sealer,
+        uses: Uses,
+        disks: Disks,
+        server: str,
+        review: Review,
     ) -> None:
         self._database = database
         self._sealer = sealer
@@ -71,6 +80,7 @@ class BackgroundJobs:
         self._uses = uses
         self._disks = disks
         self._server = server
+        self._recertify_days = review.recertify_days
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing: asyncio.Task[None] | None = None
         """The last write of uses."""
@@ -176,6 +186,9 @@ class BackgroundJobs:
         for forget in (forget_keys, forget_session_tools):
             while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
+        if self._recertify_days:
+            while await self._database.write(partial(recertify, days=self._recertify_days)):
+                pass
         await self._database.write(thin_out)
         skill_ids = await self._database.read(outdated_skills)
         for at in range(0, len(skill_ids), MOST_AT_ONCE):

@@ -245,7 +245,7 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Dis
         vectors = SearchVectors(database, home.server_id, base.backends.ranker)
         await vectors.start()
         stack.push_async_callback(vectors.close)
-    jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, home.server_id)
+    jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, home.server_id, base.settings.review)
     stack.push_async_callback(jobs.close)
     jobs.start()
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, insert, select
 
+from skillery import audit
 from skillery.attestations.predicates import Predicate, is_built_by, summary_of, vulnerabilities_of
 from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
 from skillery.audit import Actor
 from skillery.database import in_utc
-from skillery.database.tables import attestations, signing_keys, skill_versions, skills
+from skillery.database.tables import (
+    RESOLVABLE,
+    attestations,
+    recertifications,
+    signing_keys,
+    skill_versions,
+    skills,
+    use_days,
+    version_steps,
+)
 from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
 from skillery.proof import STATED_BY
@@ -24,6 +34,8 @@ from skillery.proof.statements import Statement, check_subject, verified_stateme
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
+IN_USE = timedelta(days=30)
+MOST_AT_ONCE = 100
 WITH_VERSIONS = (
     attestations.join(signing_keys)
     .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
@@ -216,6 +228,37 @@ def is_proof_ended(connection: Connection, version_id: int) -> bool:
     # An earlier `passed` that a revoked key has signed stays.
     newest = select(attestations.c.ended_at).where(*of_version).order_by(attestations.c.id.desc()).limit(1)
     return any(ended_at is not None for ended_at in connection.scalars(newest))
+
+
+def is_approval_old(connection: Connection, version_id: int) -> bool:
+    """Return whether a version waits for another approval, because the last one is old."""
+    return connection.scalar(select(exists().where(recertifications.c.version_id == version_id))) is True
+
+
+def end_recertification(connection: Connection, version_id: int) -> None:
+    """Take a version out of the review queue after an approval."""
+    connection.execute(delete(recertifications).where(recertifications.c.version_id == version_id))
+
+
+def recertify(connection: Connection, days: int) -> int:
+    """Put published versions into the review queue whose last approval is older than `days`, and that were run or read
+    in the last IN_USE. Return their number.
+    """
+    now = datetime.now(UTC)
+    approval = version_steps.c.version_id == skill_versions.c.id, version_steps.c.step == "approve"
+    approved_at = select(func.max(version_steps.c.created_at)).where(*approval).scalar_subquery()
+    of_version = use_days.c.skill_id == skill_versions.c.skill_id, use_days.c.version_id == skill_versions.c.id
+    is_used = exists().where(*of_version, use_days.c.day >= (now - IN_USE).date().isoformat())
+    is_waiting = exists().where(recertifications.c.version_id == skill_versions.c.id)
+    due = select(skill_versions.c.id, skills.c.name, skill_versions.c.version).join(
+        skills, skills.c.id == skill_versions.c.skill_id
+    )
+    due = due.where(skill_versions.c.status.in_(RESOLVABLE), approved_at < now - timedelta(days=days), is_used)
+    rows = connection.execute(due.where(~is_waiting).order_by(skill_versions.c.id).limit(MOST_AT_ONCE)).all()
+    for row in rows:
+        connection.execute(insert(recertifications).values(version_id=row.id, since=now))
+        audit.record(connection, audit.SERVER, "recertify", f"{row.name}@{row.version}")
+    return len(rows)
 
 
 def passed_about(connection: Connection, version_id: int, inputs: Set[str]) -> list[str]:

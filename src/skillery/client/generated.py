@@ -2544,7 +2544,7 @@ def list_versions(
 
     name: Only versions of this skill
     status: Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)
-    waiting: Only versions that wait for a reviewer: in review, or published and not meeting their policy any more
+    waiting: Only versions that wait for a reviewer: in review, or published and to be approved again
     namespace: Only versions in this namespace and below it
     limit: Maximum number of results
     cursor: Pagination cursor from previous response

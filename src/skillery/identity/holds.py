@@ -91,7 +91,7 @@ def refuse_held(connection: Connection, name: str, publisher: str, version_id: i
     if row is not None:
         raise Conflict(
             f"the hold {row.hold} on the {row.kind} {quoted(row.name)} keeps this version: {row.reason}",
-            hint="Nothing was purged. An admin may end the hold with remove_hold.",
+            hint="Nothing was purged. An admin may end the hold.",
         )
 
 
@@ -184,7 +184,7 @@ def _remove(connection: Connection, *, identity: Identity, hold_id: str, reason:
 def _find(connection: Connection, hold_id: object) -> Hold:
     row = connection.execute(select(holds).where(holds.c.hold == hold_id)).one_or_none()
     if row is None:
-        raise HoldNotFound(f"there is no hold {quoted(str(hold_id))}", hint="list_holds shows all holds.")
+        raise HoldNotFound(f"there is no hold {quoted(str(hold_id))}", hint="The list of holds shows their ids.")
     return _hold(row, datetime.now(UTC))
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection
 
+from skillery.attestations.evidence import is_approval_old
 from skillery.attestations.predicates import review_predicate, tests_predicate
 from skillery.attestations.signing import SignedStatement, insert_attestations
 from skillery.backends import Identity
@@ -45,7 +46,8 @@ class Reviews:
         """Add an approval to a version. If the version meets its policy then, publish it, and call the `after_publish`
         hooks. Before the last approval, run the examples that wait for it.
 
-        `digest` is the digest that the reviewer approves, or None. A repeated approval of a reviewer adds nothing.
+        `digest` is the digest that the reviewer approves, or None. A repeated approval of a reviewer adds nothing,
+        unless the approvals are old.
         Raise NotAllowed, the errors of `step_one`, Refused if an example fails, and Busy if the signer cannot be
         reached.
         """
@@ -58,7 +60,8 @@ class Reviews:
         judged = await self._database.read(
             partial(self._passing.read, identity=identity, name=name, spec=Exact(version))
         )
-        is_repeated = judged.is_approved_by(identity)
+        is_old = await self._database.read(partial(is_approval_old, version_id=row.version_id))
+        is_repeated = judged.is_approved_by(identity) and not is_old
         statements, checks = await self._statements(identity, judged, note, is_repeated=is_repeated)
 
         def store(connection: Connection, *, meets: bool) -> NewVersion:

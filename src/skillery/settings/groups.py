@@ -70,6 +70,12 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
+class Review(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A version in use waits for a review again `recertify_days` after its last approval. 0: never."""
+
+    recertify_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
+
+
 class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a version needs before the registry publishes it: `[policy."ns.*"]`."""
 

@@ -34,6 +34,7 @@ from skillery.settings.groups import (
     Positive,
     Publishing,
     Quotas,
+    Review,
     RunLimits,
     RunRecords,
     Scan,
@@ -108,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traces: str = "off"
     metrics: typing.Literal["admin", "open", "off"] = "admin"
     publishing: Publishing = Publishing()
+    review: Review = Review()
     signing: Signing = Signing()
     seals: Seals = Seals()
     scan: Scan = Scan()

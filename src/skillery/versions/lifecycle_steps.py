@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from skillery import audit
-from skillery.attestations.evidence import is_proof_ended
+from skillery.attestations.evidence import end_recertification, is_approval_old, is_proof_ended
 from skillery.backends import Identity
 from skillery.database import select_row
 from skillery.database.registry import lock_skill_row
@@ -111,6 +111,8 @@ def step_one(
     # An approval of a published version is evidence, and no publication.
     stays = stays or (step == "approve" and row.status in RESOLVABLE)
     status = _apply_step(connection, identity, stored, step, note, advisory=advisory, stays=stays)
+    if step == "approve":
+        end_recertification(connection, row.version_id)
     if not stays:
         point_to_latest(connection, row.skill_id)
     audit.record(
@@ -151,8 +153,9 @@ def find_for_step(
 
 
 def is_reviewed_again(connection: Connection, row: VersionRow) -> bool:
-    """Return whether a published version waits for a review, because evidence about it was withdrawn."""
-    return row.status in RESOLVABLE and is_proof_ended(connection, row.version_id)
+    """Return whether a published version waits for a review: evidence was withdrawn, or its approval is old."""
+    is_due = is_proof_ended(connection, row.version_id) or is_approval_old(connection, row.version_id)
+    return row.status in RESOLVABLE and is_due
 
 
 def _is_more_severe(row: VersionRow, advisory: Mapping[str, str]) -> bool:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from skillery.backends import Identity, Provenance
 from skillery.database import Statement, in_utc
 from skillery.database.registry import Registry
-from skillery.database.tables import RESOLVABLE, attestations, skill_files, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, attestations, recertifications, skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.npm import NPM_LOCK
@@ -102,6 +102,9 @@ _WAITING = union_all(
             _passed.c.ended_at.is_(None),
         ),
     ),
+    select(recertifications.c.version_id)
+    .join(skill_versions, skill_versions.c.id == recertifications.c.version_id)
+    .where(skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE])),
 )
 
 
@@ -296,7 +299,7 @@ class ListVersions(Params, frozen=True, kw_only=True):
     ] = msgspec.UNSET
     waiting: Annotated[
         bool,
-        about("Only versions that wait for a reviewer: in review, or published and not meeting their policy any more"),
+        about("Only versions that wait for a reviewer: in review, or published and to be approved again"),
     ] = False
     namespace: Annotated[str, about("Only versions in this namespace and below it")] = ""
     limit: PageLimit = 50

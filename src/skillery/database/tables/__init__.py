@@ -38,7 +38,15 @@ from skillery.database.tables.identity import (
     trust_rules,
     web_sessions,
 )
-from skillery.database.tables.proof import advisories, attestations, key_statements, seal_spans, seals, signing_keys
+from skillery.database.tables.proof import (
+    advisories,
+    attestations,
+    key_statements,
+    recertifications,
+    seal_spans,
+    seals,
+    signing_keys,
+)
 from skillery.database.tables.runs import (
     failure_days,
     idempotency_keys,
@@ -103,6 +111,7 @@ __all__ = [
     "namespaces",
     "objects",
     "reach_days",
+    "recertifications",
     "registry",
     "run_code",
     "run_log_pieces",

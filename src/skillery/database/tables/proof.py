@@ -98,6 +98,14 @@ Index(
     sqlite_where=_is_ended_passed,
 )
 
+recertifications = Table(
+    "recertifications",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    Column("since", Moment, nullable=False),
+    comment="Published versions whose approval is old: they wait for another one.",
+)
+
 advisories = Table(
     "advisories",
     metadata,
