@@ -23,6 +23,7 @@ ROLES: dict[str, list[str]] = {
     "reviewer": ["--scope", "review"],
     "prometheus": ["--scope", "metrics", "--agent"],
     "auditor": ["--scope", "audit"],
+    "provisioner": ["--scope", "accounts", "--agent"],
     "admin": ["--scope", "admin"],
 }
 SCOPES = {
@@ -33,7 +34,8 @@ SCOPES = {
     "reviewer": {"review"},
     "prometheus": {"metrics"},
     "auditor": {"audit"},
-    "admin": {"read", "run", "publish", "review", "metrics", "audit", "admin"},
+    "provisioner": {"accounts"},
+    "admin": {"read", "run", "publish", "review", "metrics", "audit", "accounts", "admin"},
 }
 FOR_AUDITORS = {"list_runs", "get_run", "read_run_log", "get_run_statement", "get_usage"}
 """The methods that need `read`, or `audit`."""

@@ -134,7 +134,10 @@ def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--scope", "reed"), ["'reed'", "did you mean 'read'", "read, run, publish, review, metrics, audit, admin"]),
+        (
+            ("--scope", "reed"),
+            ["'reed'", "did you mean 'read'", "read, run, publish, review, metrics, audit, accounts, admin"],
+        ),
         (("--scope", ","), ["needs a scope"]),
         (("--scope", "publish", "--namespace", "sales"), ["'sales'", "did you mean 'sales.*'"]),
         (("--scope", "publish", "--namespace", "sales*"), ["'sales*'", "sales.*"]),

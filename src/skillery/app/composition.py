@@ -135,7 +135,8 @@ async def open_server(
             export = AuditExport(database, home.server_id, settings.audit.otlp)
             await export.start()
             stack.push_async_callback(export.close)
-        additions = _Additions(events.failures, routes_of(plugins.manager), counts)
+        routes = routes_of(plugins, settings, backends.authenticator)
+        additions = _Additions(events.failures, routes, counts)
         facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),
             backends.secrets.names,

@@ -48,6 +48,7 @@ __all__ = [
     "ALL_SCOPES",
     "API_VERSION",
     "LIMITS",
+    "AddsRoutes",
     "Authenticator",
     "BlobMount",
     "BlobWriter",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -148,6 +148,15 @@ class RevokesIdentities(Protocol):
         ...
 
 
+@runtime_checkable
+class AddsRoutes(Protocol):
+    """An Authenticator with endpoints of its own, for example for the provisioning of accounts."""
+
+    def routes(self) -> list[Any]:
+        """Return values of `skillery.routes.Route`, as the hook `routes` does. A server calls it once at its start."""
+        ...
+
+
 class LoginStart(msgspec.Struct, frozen=True):
     """The start of a login at another address."""
 
@@ -225,6 +234,7 @@ KIND = Kind(
         KeepsTokens,
         RevokesIdentities,
         LogsInBrowsers,
+        AddsRoutes,
     ),
     setting="auth",
     reads=("authenticate", "begin_login", "finish_login", "check_login"),

@@ -17,7 +17,7 @@ its version as `api_version` in its module.
 """
 
 
-Scope = Literal["read", "run", "publish", "review", "metrics", "audit", "admin"]
+Scope = Literal["read", "run", "publish", "review", "metrics", "audit", "accounts", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 
@@ -151,6 +151,13 @@ class Place(msgspec.Struct, frozen=True):
     """
     tokens: Tokens | None = None
     """The tokens of the registry, for authenticators. None if there is no database."""
+    end_identities: Callable[[Sequence[str], Identity], None] | None = None
+    """End the tokens of the registry, the sessions and the runs of identities, as `revoke_identity` does. The second
+    argument is the caller, for the audit trail. Unknown names are ignored.
+
+    Call it after the authenticator refuses the identities. The function blocks for 1.5 s: a server that does not know
+    the change yet may create tokens in this time, which end too. For authenticators; None without a database.
+    """
     popular_skills: Callable[[int], Sequence[str]] | None = None
     """Return the names of the public skills with the most runs, at most the given number. For objects of
     `skillery_plugin`; None for backends. The function blocks.

@@ -42,7 +42,7 @@ def token() -> None:
     required=True,
     multiple=True,
     metavar="SCOPE,…",
-    help="read, run, publish, review, metrics, audit, admin.",
+    help="read, run, publish, review, metrics, audit, accounts, admin.",
 )
 @click.option(
     "--namespace",

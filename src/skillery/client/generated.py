@@ -3159,7 +3159,7 @@ def create_token(
     """Create a token. Only this answer contains it.
 
     name: Name of the identity; tokens with one name are one identity
-    scopes: Scopes of the token: read, run, publish, review, metrics, audit, admin
+    scopes: Scopes of the token: read, run, publish, review, metrics, audit, accounts, admin
     namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
     kind: Whether the token belongs to a person or an agent
     expires: Lifetime of the token (e.g., '90d'); omit for no end

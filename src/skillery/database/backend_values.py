@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, insert, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Transaction
@@ -30,9 +30,10 @@ class BackendValues:
         return self._database.read_now(lambda connection: self._find(connection, key))
 
     def keys(self, prefix: str = "") -> list[str]:
-        # Not LIKE: on SQLite it ignores case.
-        has_prefix = func.substr(backend_values.c.key, 1, len(prefix)) == prefix
-        live_keys = select(backend_values.c.key).where(self._is_live(), has_prefix)
+        # Not LIKE: on SQLite it ignores case. The range uses the primary key, so other keys cost nothing.
+        key = backend_values.c.key
+        begins = [key >= prefix, key < prefix[:-1] + _next(prefix[-1])] if prefix else []
+        live_keys = select(key).where(self._is_live(), *begins)
         return self._database.read_now(
             lambda connection: list(connection.scalars(live_keys.order_by(backend_values.c.key)))
         )
@@ -96,6 +97,11 @@ class BackendValues:
         """Return the SQL condition that a row belongs to the backend and has not expired."""
         until = backend_values.c.expires_at
         return and_(backend_values.c.backend == self._backend, or_(until.is_(None), until > datetime.now(UTC)))
+
+
+def _next(character: str) -> str:
+    """Return the next character in the order of UTF-8 bytes. Surrogates are no characters."""
+    return chr(0xE000 if character == "\ud7ff" else ord(character) + 1)
 
 
 def _check(key: str, value: bytes) -> None:

@@ -1,9 +1,13 @@
-"""revoke_token and revoke_identity: end a token, or an identity with its tokens, sessions and runs."""
+"""revoke_token, revoke_identity, and `end_identities` of authenticators: end a token, or an identity with its tokens,
+sessions and runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -15,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, 
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Authenticator, Identity, KeepsTokens
+from skillery.database import Database
 from skillery.database.registry import Registry
 from skillery.database.tables import (
     RESOLVABLE,
@@ -130,6 +135,21 @@ def end_late(connection: Connection, actor: Actor, report: RevokedIdentity) -> R
         runs=(*report.runs, *late_report.runs),
         keys=(*report.keys, *late_report.keys),
     )
+
+
+def end_identities(names: Sequence[str], actor: Actor, database: Database) -> None:
+    """End identities that an authenticator already refuses. Blocking: the function returns after SETTLED_SECONDS.
+
+    Names without a token, session, run or key are ignored.
+    """
+    reports = []
+    for name in names:
+        with suppress(IdentityNotFound):
+            reports.append(database.write_now(partial(end_identity, actor=actor, name=name, lists=()))[0])
+    if reports:
+        time.sleep(SETTLED_SECONDS)
+    for report in reports:
+        database.write_now(partial(end_late, actor=actor, report=report))
 
 
 def _end(connection: Connection, actor: Actor, name: str, *, is_listed: bool) -> RevokedIdentity:

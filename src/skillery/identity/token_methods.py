@@ -36,7 +36,9 @@ class CreateToken(Params, frozen=True, kw_only=True):
     """Create a token. Only this answer contains it."""
 
     name: Annotated[str, about("Name of the identity; tokens with one name are one identity")]
-    scopes: Annotated[list[str], about("Scopes of the token: read, run, publish, review, metrics, audit, admin")]
+    scopes: Annotated[
+        list[str], about("Scopes of the token: read, run, publish, review, metrics, audit, accounts, admin")
+    ]
     namespaces: Annotated[
         list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
     ] = []

@@ -245,6 +245,10 @@ class Plugins:
         name = attrgetter(kind.setting)(settings).partition(":")[0]
         return () if name == kind.absent else (name,)
 
+    def plugin_of(self, kind: str, name: str) -> str:
+        """Return the plugin that offers the backend `name`."""
+        return self._plugin_of[kind][name]
+
     def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
         """Return the backend `name` as a Watched. `more` are further fields of its Place. Raise the
         errors of `open`.
@@ -321,9 +325,11 @@ def place_of(kind: str, name: str, settings: Settings, database: Database | None
     # A sandbox opens without a database, and without the import of one.
     from skillery.database.backend_values import BackendValues
     from skillery.identity.authenticator_chain import RegistryTokens
+    from skillery.identity.offboarding import end_identities
 
     values = BackendValues(database, f"{kind}.{name}")
-    return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database))
+    ends = partial(end_identities, database=database) if kind == "authenticator" else None
+    return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database), ends)
 
 
 def _offers(manager: pluggy.PluginManager, kind: str, hook: str) -> tuple[dict[str, Offer], dict[str, str]]:

@@ -17,10 +17,11 @@ from weakref import WeakValueDictionary
 import msgspec
 import pluggy
 
-from skillery.backends import Event, Finding, FinishedRun, Offer, Publication
+from skillery.backends import AddsRoutes, Authenticator, Event, Finding, FinishedRun, Offer, Publication
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.errors import StartupError
+from skillery.identity.authenticator_chain import by_name
 from skillery.plugins import Plugins, one_line, place_of, settings_of
 from skillery.plugins.calls import Failures, PluginFailed, PluginFunction
 from skillery.routes import Route
@@ -255,10 +256,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SEGMENT = re.compile(r"[A-Za-z0-9._~-]+|\{[a-z_]+\}")
 
 
-def routes_of(manager: pluggy.PluginManager) -> Mapping[str, list[Route]]:
-    """Return the routes of each plugin, by name. Raise StartupError if a plugin fails or a route is not valid."""
+def routes_of(plugins: Plugins, settings: Settings, authenticator: Authenticator) -> Mapping[str, list[Route]]:
+    """Return the routes of each plugin and of the authenticators that it offers, by the name of the plugin. Raise
+    StartupError if a plugin fails or a route is not valid.
+    """
     by_plugin: dict[str, list[Route]] = {}
-    for implementation in manager.hook.routes.get_hookimpls():
+    for name, member in by_name(authenticator, settings.authenticators).items():
+        if isinstance(member, AddsRoutes):
+            plugin = plugins.plugin_of("authenticator", name)
+            routes = _made_by(plugin, member.routes)
+            by_plugin |= {plugin: routes} if routes else {}
+    for implementation in plugins.manager.hook.routes.get_hookimpls():
         plugin = implementation.plugin_name.removesuffix(OBJECT_SUFFIX)
         if not _NAME.fullmatch(plugin):
             raise StartupError(
