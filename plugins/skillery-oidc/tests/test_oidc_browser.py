@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import select, update
 
 from oidc_here import SCOPES, OidcProvider, new_key, settings_of, shared_provider
-from skillery.backends import LoginStart
+from skillery.backends import LoginStart, Place
 from skillery.database import Database
 from skillery.database.tables import registry, web_sessions
 from skillery.identity.web_sessions import KEY_NAME, Signer
@@ -555,7 +555,7 @@ class TestLogin(BrowserLoginContract):
     async def login(self, provider: OidcProvider) -> AsyncIterator[OidcAuthenticator]:
         client = register(provider, self.callback, "none")
         settings = settings_of(provider, browser_login=True, client_id=client["client_id"])
-        authenticator = OidcAuthenticator(settings, None)
+        authenticator = OidcAuthenticator(settings, Place(Path()))
         await authenticator.start()
         yield authenticator
         await authenticator.close()

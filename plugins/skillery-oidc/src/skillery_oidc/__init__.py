@@ -16,7 +16,7 @@ from skillery_oidc.verifier import VerifierSettings, open_verifier
 
 def open_authenticator(settings: OidcSettings, place: Place) -> OidcAuthenticator:
     check_settings(settings)
-    return OidcAuthenticator(settings, place.values)
+    return OidcAuthenticator(settings, place)
 
 
 @hookimpl

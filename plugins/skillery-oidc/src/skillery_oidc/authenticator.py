@@ -14,19 +14,22 @@ from skillery.backends import (
     LoggedIn,
     LoginReturn,
     LoginStart,
+    Place,
     Resource,
     Transaction,
-    Values,
 )
 from skillery.errors import NotAuthenticated, StartupError, TooManyFailedLogins
+from skillery.routes import Route
 from skillery_oidc.access_tokens import MOST_CHARACTERS, TOO_LONG, Refused, expiry_of, looks_like_jwt, verify
+from skillery_oidc.accounts import Accepted, Account, AccountRefused, Accounts
 from skillery_oidc.browser_login import BrowserLogin
 from skillery_oidc.introspection import Introspection
 from skillery_oidc.keys import ProviderKeys
-from skillery_oidc.memory import Accepted, FailedLogins, Memory
+from skillery_oidc.memory import FailedLogins, Memory
 from skillery_oidc.provider import Provider, ProviderFailed
 from skillery_oidc.revocations import Revocations
 from skillery_oidc.rules import explain_rules, identity_of
+from skillery_oidc.scim import ScimEndpoints
 from skillery_oidc.settings import SECTION, OidcSettings
 
 SKILLERY_TOKENS = "sky_"
@@ -41,16 +44,19 @@ class OidcAuthenticator(Authenticator):
 
     loopback_only = False
 
-    def __init__(self, settings: OidcSettings, values: Values | None) -> None:
+    def __init__(self, settings: OidcSettings, place: Place) -> None:
         self._settings = settings
         self._provider = Provider(settings)
         self._accepted: Memory[Accepted] = Memory()
         self._refused: Memory[str] = Memory()  # An exception would keep the whole request in memory.
         self._keys = ProviderKeys(self._provider, settings, self._forget)
         self._introspection = Introspection(self._provider, self._keys, settings) if settings.introspection else None
-        self._revocations = Revocations(settings.revoked, values)
+        self._revocations = Revocations(settings.revoked, place.values)
         self._failures = FailedLogins(settings.failures_per_minute)
-        self._login = BrowserLogin(self._provider, self._keys, settings, self._claims)
+        self._login = BrowserLogin(self._provider, self._keys, settings, self._claims, self._account)
+        self._accounts: Accounts | None = None
+        if settings.scim and place.values and place.end_identities:
+            self._accounts = Accounts(settings, settings.scim, place.values, place.end_identities)
 
     async def start(self) -> None:
         """Read the metadata and the keys of the provider, and try introspection. Raise StartupError if that fails."""
@@ -91,10 +97,15 @@ class OidcAuthenticator(Authenticator):
             # If the keys have changed, no cached token is left.
             await self._keys.make_current()
             accepted = self._accepted.find(digest)
-        if accepted is None or not accepted.is_valid:
+        if accepted is None or not accepted.is_valid or accepted.account != await self._current(accepted.account):
             accepted = await self._verified(token, digest, credentials)
-        await self._revocations.check(accepted.identity.name)
+        await self._check_name(accepted.identity.name)
         return accepted.identity
+
+    def routes(self) -> list[Route]:
+        if self._accounts is None:
+            return []
+        return ScimEndpoints(self._accounts, self._settings.resource).routes()
 
     def login_title(self) -> str | None:
         return self._login.title if self._settings.browser_login else None
@@ -110,18 +121,18 @@ class OidcAuthenticator(Authenticator):
             login = await self._login.finish(answer)
         except Refused as error:
             raise self._failed(answer.address, error.message, "Sign in again.") from None
-        await self._revocations.check(login.identity.name)
+        await self._check_name(login.identity.name)
         return login
 
     async def check_login(self, identity: Identity) -> None:
-        await self._revocations.check(identity.name)
+        await self._check_name(identity.name)
 
     async def explain(self, credentials: Credentials) -> Explanation:
         checks: Checks = []
         try:
             identity = await self._explained(_token(credentials), checks)
         except NotAuthenticated as error:
-            subject = error.subject if isinstance(error, Refused) else "revocation"
+            subject = error.subject if isinstance(error, Refused | AccountRefused) else "revocation"
             checks.append(ExplainedCheck(subject, "failed", error.message))
             return Explanation(tuple(checks), None)
         return Explanation(tuple(checks), identity)
@@ -156,9 +167,10 @@ class OidcAuthenticator(Authenticator):
         if wait is not None:
             raise _too_many(wait)
         claims = await self._claims(token, [])
-        _, identity = identity_of(claims, self._settings)
+        account = await self._account(claims)
+        _, identity = identity_of(account.applied_to(claims), self._settings)
         seconds = ACCEPTED_SECONDS if is_jwt else self._settings.introspection_seconds
-        return Accepted(identity, expiry_of(claims) + self._settings.skew_seconds), seconds
+        return Accepted(identity, expiry_of(claims) + self._settings.skew_seconds, account), seconds
 
     async def _claims(self, token: str, checks: Checks) -> dict[str, Any]:
         if looks_like_jwt(token):
@@ -169,10 +181,27 @@ class OidcAuthenticator(Authenticator):
 
     async def _explained(self, token: str, checks: Checks) -> Identity:
         claims = await self._claims(token, checks)
+        account = await self._account(claims)
+        claims = account.applied_to(claims)
+        if account.claims:
+            replaced = ", ".join(f"{name} {value!r}" for name, value in account.claims)
+            checks.append(ExplainedCheck("account", "ok", f"SCIM replaces the claims {replaced}"[:1000]))
         checks += explain_rules(claims, self._settings)
         _, identity = identity_of(claims, self._settings)
-        await self._revocations.check(identity.name)
+        await self._check_name(identity.name)
         return identity
+
+    async def _account(self, claims: dict[str, Any]) -> Account:
+        return await self._accounts.find(claims) if self._accounts else Account()
+
+    async def _current(self, account: Account) -> Account:
+        return await self._accounts.read(account.user) if self._accounts else account
+
+    async def _check_name(self, name: str) -> None:
+        """Raise NotAuthenticated if an admin has revoked the identity, or the provider has deactivated its user."""
+        await self._revocations.check(name)
+        if self._accounts:
+            await self._accounts.check(name)
 
     def _failed(self, address: str, why: str, hint: str = "") -> NotAuthenticated:
         wait = self._failures.note(address)

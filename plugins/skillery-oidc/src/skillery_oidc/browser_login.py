@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from skillery.backends import ExplainedCheck, LoggedIn, LoginReturn, LoginStart
 from skillery.errors import StartupError, Unavailable
 from skillery_oidc.access_tokens import MOST_CHARACTERS, Refused, expiry_of
+from skillery_oidc.accounts import Account
 from skillery_oidc.id_tokens import verify_id_token
 from skillery_oidc.keys import ProviderKeys
 from skillery_oidc.provider import Metadata, Provider, ProviderFailed
@@ -41,12 +42,14 @@ class BrowserLogin:
         keys: ProviderKeys,
         settings: OidcSettings,
         access_claims: Callable[[str, list[ExplainedCheck]], Awaitable[dict[str, Any]]],
+        account_of: Callable[[dict[str, Any]], Awaitable[Account]],
     ) -> None:
         """`access_claims` returns the claims of a valid access token, and raises Refused for others."""
         self._provider = provider
         self._keys = keys
         self._settings = settings
         self._access_claims = access_claims
+        self._account_of = account_of
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
@@ -94,7 +97,8 @@ class BrowserLogin:
             tokens.get("access_token"),
         )
         claims = await self._claims(tokens, id_claims)
-        _, identity = identity_of(claims, self._settings)
+        account = await self._account_of(claims)
+        _, identity = identity_of(account.applied_to(claims), self._settings)
         return LoggedIn(identity, id_claims["sub"], _end_of(claims))
 
     def _code(self, answer: LoginReturn, metadata: Metadata) -> str:

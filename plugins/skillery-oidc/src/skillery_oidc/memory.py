@@ -5,25 +5,10 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import OrderedDict
-from datetime import UTC, datetime
-from typing import Generic, NamedTuple, TypeVar
-
-from skillery.backends import Identity
+from typing import Generic, TypeVar
 
 V = TypeVar("V")
 MOST_ENTRIES = 10_000
-
-
-class Accepted(NamedTuple):
-    """An accepted token."""
-
-    identity: Identity
-    expires: float
-    """The end of the token, with the accepted skew, in seconds since 1970."""
-
-    @property
-    def is_valid(self) -> bool:
-        return datetime.now(UTC).timestamp() < self.expires
 
 
 class Memory(Generic[V]):

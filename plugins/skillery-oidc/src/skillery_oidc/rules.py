@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from skillery.backends import ALL_SCOPES, ExplainedCheck, Identity, Scope
@@ -80,7 +80,7 @@ def _values(path: str, claims: dict[str, Any]) -> list[Any]:
     return [value] if isinstance(value, str | int) else []
 
 
-def _find(path: str, claims: dict[str, Any]) -> Any:
+def _find(path: str, claims: Mapping[str, Any]) -> Any:
     """Return a claim by its name, or by a path of names with dots between them."""
     if path in claims:
         return claims[path]
@@ -88,6 +88,25 @@ def _find(path: str, claims: dict[str, Any]) -> Any:
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def claimed_text(path: str, claims: Mapping[str, Any]) -> str:
+    """Return the text of a claim, or "" if the token has no text there."""
+    value = _find(path, claims)
+    return value if isinstance(value, str) else ""
+
+
+def identities_of(claims: Mapping[str, str], settings: OidcSettings) -> list[str]:
+    """Return the names that the rules can give to a user, of whom only these claims are known.
+
+    Names without a claim are left out, because several users may have them.
+    """
+    names = []
+    for rule in settings.rules:
+        needed = _TEMPLATE.findall(rule.identity)
+        if needed and set(needed) <= set(claims):
+            names.append(_TEMPLATE.sub(lambda match: claims[match[1]], rule.identity))
+    return [name for name in dict.fromkeys(names) if is_name(name)]
 
 
 def _identity(number: int, rule: Rule, claims: dict[str, Any], settings: OidcSettings) -> Identity:

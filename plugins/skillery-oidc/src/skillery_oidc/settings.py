@@ -40,6 +40,19 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Namespace grants: `sales.*`, `people.{preferred_username}.*`."""
 
 
+class ScimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section `[backends.authenticator.oidc.scim]`: the provider provisions accounts by SCIM 2.0."""
+
+    claims: dict[str, Literal["userName", "externalId"]] = msgspec.field(
+        default_factory=lambda: {"preferred_username": "userName"}
+    )
+    """Claims of tokens, and the attributes of SCIM with the same values. The first claim finds the user of a token."""
+    groups: str = "groups"
+    """The claim that the groups of SCIM replace."""
+    required: bool = False
+    """Whether users without an account are refused. A token without the first claim of `claims` has no user."""
+
+
 class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of the authenticator `oidc`, from `[backends.authenticator.oidc]`."""
 
@@ -89,6 +102,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Whether a login names `resource` to the provider (RFC 8707). Some providers refuse the parameter."""
     revoked: tuple[str, ...] = ()
     """Identities that are refused."""
+    scim: ScimSettings | None = None
     failures_per_minute: Annotated[int, msgspec.Meta(ge=1)] = 20
     """Failed logins of an address within a minute. Further attempts get 429. Valid JSON Web Tokens always pass."""
 
@@ -105,6 +119,7 @@ def check_settings(settings: OidcSettings) -> None:
         raise _wrong("resource", settings.resource, "must not end with a slash")
     _check_algorithms(settings)
     _check_rules(settings)
+    _check_scim(settings)
     if settings.introspection and not (settings.client_id and (settings.client_secret or settings.client_secret_file)):
         raise StartupError(f"{SECTION}: introspection needs the settings client_id and client_secret_file")
     if settings.browser_login and not settings.client_id:
@@ -154,6 +169,22 @@ def _check_rules(settings: OidcSettings) -> None:
                 raise StartupError(
                     f"{SECTION}: rule {number}: '{grant}' is not a namespace grant like 'sales.*' or '*'"
                 )
+
+
+def _check_scim(settings: OidcSettings) -> None:
+    """Raise StartupError if no rule makes an identity of the claims in `scim.claims`.
+
+    Otherwise no deactivation could end the tokens of the registry and the sessions of a user.
+    """
+    scim = settings.scim
+    if scim is None:
+        return
+    needed = [set(re.findall(r"\{([^{}]+)\}", rule.identity)) for rule in settings.rules]
+    if not any(names and names <= set(scim.claims) for names in needed):
+        claims = ", ".join(scim.claims) or "none"
+        raise StartupError(
+            f"{SECTION}: no rule makes 'identity' of the claims in scim.claims ({claims}) alone: add them"
+        )
 
 
 def _wrong(name: str, value: str, problem: str) -> StartupError:

@@ -1,0 +1,292 @@
+"""Accounts that an identity provider provisions by SCIM: users, groups, and what they mean for tokens and sessions.
+
+The values of the database have one key for each fact, so that requests at the same time do not overwrite each other:
+
+- `scim/User/ID` and `scim/Group/ID`: the attributes. `scim/inactive/ID`: the user is deactivated.
+- `scim/is/KIND/ATTRIBUTE/HASH`: the id of the resource with this value, or nothing after its user was deleted.
+- `scim/identity/HASH`: the id of the user with this identity. The key outlives the user.
+- `scim/in/USER/GROUP` and `scim/of/GROUP/USER`: a member. The first key decides, and exists only with the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.backends import Identity, Values
+from skillery.errors import NotAuthenticated
+from skillery_oidc.memory import Memory
+from skillery_oidc.rules import claimed_text, identities_of
+from skillery_oidc.scim_resources import Resource, ScimError
+from skillery_oidc.settings import OidcSettings, ScimSettings
+
+REMEMBERED_SECONDS = 1.0
+"""An account is read at most once in this time. So a change takes effect within a second on every server."""
+MOST_ID = 64
+UNIQUE = {"User": ("userName", "externalId"), "Group": ("displayName", "externalId")}
+EndIdentities = Callable[[Sequence[str], Identity], None]
+
+
+class AccountRefused(NotAuthenticated):
+    """Raised if the provider has deactivated, deleted or not provisioned the user of a token."""
+
+    subject = "account"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="The administrators of the identity provider manage the accounts.")
+
+
+class Account(NamedTuple):
+    """What a server knows about the user of a token."""
+
+    user: str = ""
+    """The key of the user. Empty for a token that belongs to no user."""
+    claims: tuple[tuple[str, Any], ...] = ()
+    """The claims that the account replaces."""
+    refusal: str = ""
+
+    def applied_to(self, claims: dict[str, Any]) -> dict[str, Any]:
+        """Return the claims for the rules. Raise AccountRefused if the user may not enter."""
+        if self.refusal:
+            raise AccountRefused(self.refusal)
+        return claims | dict(self.claims)
+
+
+class Accepted(NamedTuple):
+    """An accepted token."""
+
+    identity: Identity
+    expires: float
+    """The end of the token, with the accepted skew, in seconds since 1970."""
+
+    account: Account
+    """The account of the user when the token was verified."""
+
+    @property
+    def is_valid(self) -> bool:
+        return datetime.now(UTC).timestamp() < self.expires
+
+
+class Accounts:
+    """The accounts in the values of the database. The methods without `async` block."""
+
+    def __init__(self, settings: OidcSettings, scim: ScimSettings, values: Values, ends: EndIdentities) -> None:
+        self._settings = settings
+        self._scim = scim
+        self._values = values
+        self._ends = ends
+        self._accounts: Memory[Account] = Memory()
+        self._identities: Memory[bool] = Memory()
+
+    # -- Tokens and sessions -------------------------------------------------------------------------------------------
+
+    async def find(self, claims: Mapping[str, Any]) -> Account:
+        """Return the account of the user of a token."""
+        claim, attribute = next(iter(self._scim.claims.items()))
+        text = claimed_text(claim, claims)
+        return await self.read(_index("User", attribute, text)) if text else Account()
+
+    async def read(self, user: str) -> Account:
+        """Return an account by its key, at most REMEMBERED_SECONDS old."""
+        if not user:
+            return Account()
+        account = self._accounts.find(user.encode())
+        if account is None:
+            account = await asyncio.to_thread(self._read, user)
+            self._accounts.keep(user.encode(), account, REMEMBERED_SECONDS, self._accounts.age)
+        return account
+
+    def _read(self, user: str) -> Account:
+        stored = self._values.get(user)
+        if stored is None:
+            missing = "the identity provider has not provisioned this user" if self._scim.required else ""
+            return Account(user, (), missing)
+        record = self._record("User", stored.decode())
+        if record is None:
+            return Account(user, (), "the identity provider has deleted this user")
+        if self._is_inactive(record["id"]):
+            return Account(user, (), "the identity provider has deactivated this user")
+        groups = self.groups_of(record["id"])
+        names = [group[name] for group in groups for name in ("displayName", "externalId") if name in group]
+        return Account(user, ((self._scim.groups, names), *self._claims_of(record).items()))
+
+    async def check(self, identity: str) -> None:
+        """Raise AccountRefused if the user of an identity is deactivated or deleted."""
+        key = _key_of_identity(identity)
+        ended = self._identities.find(key.encode())
+        if ended is None:
+            ended = await asyncio.to_thread(self._has_ended, key)
+            self._identities.keep(key.encode(), ended, REMEMBERED_SECONDS, self._identities.age)
+        if ended:
+            raise AccountRefused(f"the identity provider has deactivated or deleted the user of '{identity}'")
+
+    def _has_ended(self, key: str) -> bool:
+        user = self._values.get(key)
+        return user is not None and (self._record("User", user.decode()) is None or self._is_inactive(user.decode()))
+
+    def _claims_of(self, record: Resource) -> dict[str, str]:
+        return {claim: record[name] for claim, name in self._scim.claims.items() if name in record}
+
+    # -- Resources -----------------------------------------------------------------------------------------------------
+
+    def create(self, kind: str, resource: Resource, caller: Identity) -> Resource:
+        """Store a resource, and return it. Raise ScimError 409 if there is a resource with the same name or id."""
+        new_id = uuid.uuid4().hex
+        # The record is first: an index without a record would refuse the next attempt.
+        self._values.set(f"scim/{kind}/{new_id}", b"{}")
+        try:
+            return self._store(kind, {"id": new_id, "created": _now()}, resource, caller)
+        except ScimError:
+            self._values.take(f"scim/{kind}/{new_id}")
+            raise
+
+    def replace(self, kind: str, old: Resource, resource: Resource, caller: Identity) -> Resource:
+        """Store the new attributes of a resource. Raise ScimError 409 if another resource has the name or id."""
+        return self._store(kind, old, resource, caller)
+
+    def delete(self, kind: str, old: Resource, caller: Identity) -> None:
+        """Delete a resource. The user of a deleted account is refused until the provider creates the account again."""
+        if kind == "User":
+            self._values.set(f"scim/inactive/{old['id']}", b"")
+            self._end(old, caller)
+        for attribute in UNIQUE[kind]:
+            if attribute in old and kind == "User":
+                self._values.set(_index(kind, attribute, old[attribute]), b"deleted")
+            elif attribute in old:
+                self._values.take(_index(kind, attribute, old[attribute]))
+        for user, group in self._memberships(kind, old["id"]):
+            self._leave(user, group)
+        self._values.take(f"scim/{kind}/{old['id']}")
+        self._values.take(f"scim/inactive/{old['id']}")
+
+    def find_resource(self, kind: str, resource_id: str) -> Resource | None:
+        """Return the stored attributes of a resource, with `active` or `members`, or None."""
+        record = self._record(kind, resource_id)
+        if record and kind == "User":
+            return record | {"active": not self._is_inactive(resource_id)}
+        if record:
+            members = [{"value": user} for user, _ in self._memberships(kind, resource_id)]
+            return record | ({"members": members} if members else {})
+        return None
+
+    def find_by(self, kind: str, attribute: str, value: str) -> str | None:
+        """Return the id of the resource with a value of `id` or of an attribute of UNIQUE, or None."""
+        if attribute == "id":
+            return value
+        stored = self._values.get(_index(kind, attribute, value))
+        return stored.decode() if stored else None
+
+    def ids(self, kind: str) -> list[str]:
+        prefix = f"scim/{kind}/"
+        return [key.removeprefix(prefix) for key in self._values.keys(prefix)]
+
+    def groups_of(self, user: str) -> list[Resource]:
+        groups = (self._record("Group", group) for _, group in self._memberships("User", user))
+        return [group for group in groups if group]
+
+    def _record(self, kind: str, resource_id: str) -> Resource | None:
+        """Return the stored attributes of a resource, or None if it does not exist or is not complete yet."""
+        stored = self._values.get(f"scim/{kind}/{resource_id}") if len(resource_id) <= MOST_ID else None
+        return (msgspec.json.decode(stored) or None) if stored else None
+
+    def _is_inactive(self, user: str) -> bool:
+        return self._values.get(f"scim/inactive/{user}") is not None
+
+    def _store(self, kind: str, old: Resource, resource: Resource, caller: Identity) -> Resource:
+        kept = {name: value for name, value in resource.items() if name not in ("active", "members", "groups")}
+        record = {**kept, "id": old["id"], "created": old["created"], "changed": _now()}
+        # Only the differences are written, so that requests at the same time do not undo each other.
+        joins, leaves = _differences(_members(old), _members(resource))
+        for user in joins:
+            if self._record("User", user) is None:
+                raise ScimError(400, f"there is no user {user[:80]!r}", "invalidValue")
+        is_active = resource.get("active", True)
+        if kind == "User" and not is_active:
+            self._values.set(f"scim/inactive/{old['id']}", b"")
+        unused = self._take_values(kind, old, record)
+        if kind == "User":
+            names = identities_of(self._claims_of(record), self._settings)
+            record["identities"] = list(dict.fromkeys([*old.get("identities", ()), *names]))
+            for name in names:
+                self._values.set(_key_of_identity(name), record["id"].encode())
+        self._values.set(f"scim/{kind}/{record['id']}", msgspec.json.encode(record))
+        for key in unused:
+            self._values.take(key)
+        for user in leaves:
+            self._leave(user, old["id"])
+        for user in joins:
+            self._values.set(f"scim/of/{old['id']}/{user}", b"")
+            self._values.set(f"scim/in/{user}/{old['id']}", b"")
+        if kind == "User" and not is_active:
+            self._end(record, caller)
+        elif not old.get("active", True):
+            self._values.take(f"scim/inactive/{old['id']}")
+        return self.find_resource(kind, record["id"]) or record
+
+    def _take_values(self, kind: str, old: Resource, record: Resource) -> list[str]:
+        """Reserve the names of a record. Return the keys that it no longer uses. Raise ScimError 409 for taken ones."""
+        new_id, reserved = record["id"].encode(), list[str]()
+        before = {_index(kind, name, old[name]) for name in UNIQUE[kind] if name in old}
+        after = {_index(kind, name, record[name]): name for name in UNIQUE[kind] if name in record}
+        for key, name in after.items():
+            owner = self._values.add(key, new_id)
+            if owner == b"deleted":
+                self._values.set(key, new_id)
+            elif owner != new_id:
+                for other in reserved:
+                    self._values.take(other)
+                raise ScimError(409, f"another {kind} has this {name}", "uniqueness")
+            reserved += [key] if key not in before else []
+        return sorted(before - set(after))
+
+    def _end(self, record: Resource, caller: Identity) -> None:
+        """End the identities of a user who is refused now."""
+        names = [name for name in record.get("identities", ()) if self._is_of(name, record["id"])]
+        # SCIM ignores the case of userName, and names of identities do not.
+        self._ends(list(dict.fromkeys(spelling for name in names for spelling in (name, name.lower()))), caller)
+
+    def _is_of(self, name: str, user: str) -> bool:
+        return self._values.get(_key_of_identity(name)) == user.encode()
+
+    # -- Members -------------------------------------------------------------------------------------------------------
+
+    def _memberships(self, kind: str, resource_id: str) -> list[tuple[str, str]]:
+        """Return the pairs of user and group that contain a user or a group."""
+        prefix = f"scim/{'in' if kind == 'User' else 'of'}/{resource_id}/"
+        others = [key.removeprefix(prefix) for key in self._values.keys(prefix)]
+        return [(resource_id, other) if kind == "User" else (other, resource_id) for other in others]
+
+    def _leave(self, user: str, group: str) -> None:
+        self._values.take(f"scim/in/{user}/{group}")
+        self._values.take(f"scim/of/{group}/{user}")
+
+
+def _members(resource: Resource) -> set[str]:
+    return {member.get("value", "") for member in resource.get("members", ())}
+
+
+def _differences(old: set[str], new: set[str]) -> tuple[list[str], list[str]]:
+    """Return the added and the removed elements."""
+    return sorted(new - old), sorted(old - new)
+
+
+def _index(kind: str, attribute: str, value: str) -> str:
+    return f"scim/is/{kind}/{attribute}/{_hash(value if attribute == 'externalId' else value.casefold())}"
+
+
+def _key_of_identity(name: str) -> str:
+    return f"scim/identity/{_hash(name.casefold())}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
