@@ -25,6 +25,7 @@ ARGUMENTS = {
     "export": ["NEW", "--all"],
     "hold add": ["--skill", "x", "--reason", "x"],
     "import": ["DIR"],
+    "incident": ["--version", "x@1.0.0"],
     "install": ["NEW", "x"],
     "key add": ["KEY"],
     "lock": ["x"],

@@ -79,6 +79,7 @@ ADDRESSES: dict[str, str] = {
     "/admin/environments": "/admin/environments",
     "/admin/webhooks": "/admin/webhooks",
     "/admin/audit": "/admin/audit",
+    "/admin/incident": "/admin/incident",
 }
 CODE = """import os
 

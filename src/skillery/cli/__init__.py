@@ -118,6 +118,7 @@ commands.sections = {
                 keys.attest,
                 auth.auth,
                 auth.offboard,
+                auth.incident,
                 grants.trust,
                 grants.secret,
                 audit_and_webhooks.webhook,

@@ -1,19 +1,28 @@
-"""`skillery auth`: why credentials are accepted or refused, and the list of revoked identities."""
+"""`skillery auth`, `offboard` and `incident`: explained logins, the end of identities, and reports of incidents."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from skillery.cli.connection import with_client
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, print_change, user_of_this_machine
+from skillery.cli.options import (
+    Target,
+    home_options,
+    json_option,
+    print_change,
+    target_options,
+    user_of_this_machine,
+)
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
-from skillery.cli.verbs import Verb, argument
+from skillery.cli.verbs import MAX_PAGE, Verb, argument, print_cursor
 from skillery.errors import InvalidParams
 
 if TYPE_CHECKING:
@@ -194,6 +203,61 @@ offboard = Verb(
     blobs, workspaces, trust rules and webhooks stay.
     """,
 )
+
+
+SECTIONS = {
+    "callers": "identity kind runs last_at",
+    "versions": "name version status publisher runs",
+    "approvals": "name version step identity note at",
+    "hosts": "host port runs refused bytes_out bytes_in",
+    "copies": "name version identity client loads last_day",
+    "runs": "run_id status skill identity client started_at hosts",
+    "commands": "command effect",
+}
+"""The lists of an incident, and their columns."""
+
+
+def _print_incident(report: Mapping[str, Any]) -> None:
+    span = f", from {report['first_at']} to {report['last_at']}" if report["runs_total"] else ""
+    counts = f"{report['runs_total']} runs, {report['active']} active"
+    click.echo(clean(f"{report['subject']} {report['name']}: {counts}{span}"))
+    if report["grants"]:
+        click.echo(clean(f"Granted to: {', '.join(report['grants'])}"))
+    for section, columns in SECTIONS.items():
+        rows = [[_cell(row[column]) for column in columns.split()] for row in report[section]]
+        if rows:
+            click.echo(f"\n{section.capitalize()}{' (the first ones)' if section in report['cut'] else ''}:")
+            print_rows([column.replace("_", " ") for column in columns.split()], rows)
+    print_cursor(report, "runs")
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+@click.command("incident")
+@click.option("--version", metavar="NAME@VERSION", help="A version that may be malicious.")
+@click.option("--secret", metavar="NAME", help="A secret that may have leaked.")
+@click.option("--identity", metavar="NAME", help="An identity that may be stolen.")
+@click.option("--host", metavar="HOST", help="A host that got data: api.example.com or *.example.com.")
+@click.option("--since", metavar="TIME", default="", help="Only runs since then, such as 24h or 2026-11-22T10:00:00Z.")
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, help="Most rows of a list.")
+@click.option("--cursor", default="", help="The next page of the runs.")
+@target_options
+@json_option
+def incident(target: Target, as_json: bool, since: str, limit: int, cursor: str, **subjects: str | None) -> None:
+    """Report what a version, a secret, an identity or a host has touched, and the commands that stop it.
+
+    The report has runs, callers, versions with their approvals, hosts, programs that loaded a copy, and commands. It
+    changes nothing. The command requires a token with the scope admin.
+    """
+    named = [(subject, name) for subject, name in subjects.items() if name is not None]
+    if len(named) != 1:
+        raise click.UsageError("name one of --version, --secret, --identity and --host")
+    [(subject, name)] = named
+    params: dict[str, Any] = {"subject": subject, "name": name, "since": since, "limit": limit, "cursor": cursor}
+    report = with_client(target, lambda client: client.get_incident(**params))
+    (print_json if as_json else _print_incident)(report)
 
 
 def _restore_in_home(target: Target, name: str) -> bool:

@@ -64,6 +64,14 @@ __all__ = [
     "HoldList",
     "IdentityKind",
     "IdentityUse",
+    "Incident",
+    "IncidentCaller",
+    "IncidentCommand",
+    "IncidentCopy",
+    "IncidentHost",
+    "IncidentRun",
+    "IncidentStep",
+    "IncidentVersion",
     "KeptCode",
     "KeptSkills",
     "KeyPage",
@@ -213,6 +221,7 @@ REPEATABLE = frozenset(
         "describe_namespace",
         "list_skill_usage",
         "list_failures",
+        "get_incident",
         "get_activity",
         "list_searches",
         "list_reach",
@@ -1634,6 +1643,109 @@ class FailurePage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class IncidentRun(TypedDict):
+    """A run that the incident concerns."""
+
+    run_id: str
+    status: str
+    skill: str
+    """The run version as name@version; "" for run_code."""
+    identity: str
+    client: str
+    """The program of the caller, such as claude-code; "" if unknown."""
+    started_at: str
+    hosts: list[str]
+    """Hosts that the run reached."""
+
+
+class IncidentCaller(TypedDict):
+    """A caller of these runs."""
+
+    identity: str
+    kind: str
+    runs: int
+    last_at: str
+
+
+class IncidentVersion(TypedDict):
+    """A version that the incident concerns, with its part of the runs."""
+
+    name: str
+    version: str
+    status: str
+    publisher: str
+    runs: int
+
+
+class IncidentStep(TypedDict):
+    """A step of one of these versions, or of the identity: published, submitted, approved and so on."""
+
+    name: str
+    version: str
+    step: str
+    identity: str
+    note: str
+    at: str
+
+
+class IncidentHost(TypedDict):
+    """A host and port that these runs connected to, or were refused."""
+
+    host: str
+    port: int
+    runs: int
+    refused: int
+    bytes_out: int
+    bytes_in: int
+
+
+class IncidentCopy(TypedDict):
+    """A caller whose program has loaded a version, and may have a copy."""
+
+    name: str
+    version: str
+    identity: str
+    client: str
+    loads: int
+    last_day: str
+
+
+class IncidentCommand(TypedDict):
+    command: str
+    effect: str
+
+
+class Incident(TypedDict):
+    """The result of get_incident. `runs` has pages, every other list at most `limit` rows."""
+
+    subject: Literal["version", "secret", "identity", "host"]
+    name: str
+    runs_total: int
+    active: int
+    """Runs that have not ended."""
+    first_at: str | None
+    last_at: str | None
+    runs: list[IncidentRun]
+    """Newest first."""
+    callers: list[IncidentCaller]
+    """Most runs first."""
+    versions: list[IncidentVersion]
+    """Most runs first, then newest first."""
+    approvals: list[IncidentStep]
+    """Steps of these versions or of the identity, newest first."""
+    hosts: list[IncidentHost]
+    """Of the newest 5,000 runs with connections; most runs first."""
+    copies: list[IncidentCopy]
+    """Loads of the last 35 days; newest first."""
+    grants: list[str]
+    """Skills and namespaces that may have the secret."""
+    commands: list[IncidentCommand]
+    cut: list[str]
+    """Names of lists that have more rows than `limit`."""
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
 class Activity(TypedDict):
     """Sums of uses in a period."""
 
@@ -3045,6 +3157,26 @@ def list_failures(
     return params_of(locals())
 
 
+def get_incident(
+    self: Any,
+    subject: Literal["version", "secret", "identity", "host"],
+    name: str,
+    *,
+    since: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Incident:
+    """Report what a version, a secret, an identity or a host has touched, and the commands that stop it.
+
+    subject: What is suspected: version, secret, identity or host
+    name: Its name (e.g., 'sales.report@1.2.0', 'API_KEY', 'ann', 'api.example.com', '*.example.com')
+    since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
 def get_activity(
     self: Any,
     *,
@@ -3386,6 +3518,7 @@ class Methods:
     set_namespace = blocking(set_namespace)
     list_skill_usage = blocking(list_skill_usage)
     list_failures = blocking(list_failures)
+    get_incident = blocking(get_incident)
     get_activity = blocking(get_activity)
     list_searches = blocking(list_searches)
     list_reach = blocking(list_reach)
@@ -3484,6 +3617,7 @@ class AsyncMethods:
     set_namespace = awaited(set_namespace)
     list_skill_usage = awaited(list_skill_usage)
     list_failures = awaited(list_failures)
+    get_incident = awaited(get_incident)
     get_activity = awaited(get_activity)
     list_searches = awaited(list_searches)
     list_reach = awaited(list_reach)
@@ -3580,6 +3714,7 @@ class BatchMethods:
     set_namespace = batched(set_namespace)
     list_skill_usage = batched(list_skill_usage)
     list_failures = batched(list_failures)
+    get_incident = batched(get_incident)
     get_activity = batched(get_activity)
     list_searches = batched(list_searches)
     list_reach = batched(list_reach)

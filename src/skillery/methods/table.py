@@ -14,7 +14,7 @@ from skillery.method import rows
 from skillery.publishing import methods as publishing
 from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
-from skillery.runs import failures, statements
+from skillery.runs import failures, incidents, statements
 from skillery.runs import methods as runs
 from skillery.skills import descriptions, figures, files, insight, listings, namespaces, reach, search
 from skillery.tools import tool_listings
@@ -66,6 +66,7 @@ METHODS = rows(
     *namespaces.METHODS,
     *figures.METHODS,
     *failures.METHODS,
+    *incidents.METHODS,
     *insight.METHODS,
     *reach.METHODS,
     *usage.METHODS,

@@ -48,7 +48,7 @@ _WITH_SKILL = runs.outerjoin(skill_versions, skill_versions.c.id == runs.c.versi
     skills, skills.c.id == skill_versions.c.skill_id
 )
 _RUN = select(runs, *_SKILL).select_from(_WITH_SKILL)
-_LISTED = select(
+LISTED = select(
     runs.c.id,
     runs.c.parent_run_id,
     runs.c.method,
@@ -243,15 +243,20 @@ def read_runs(
     owner = filters.identity if sees_all else identity.name
     bound_to = ("list_runs", owner, filters.skill, filters.status, filters.since)
     statement = listing(owner, filters, datetime.now(UTC))
+    rows = connection.execute(behind(statement, key, bound_to, cursor).limit(limit + 1)).all()
+    page = fitting_items([_listed(row) for row in rows[:limit]])
+    has_more = len(rows) > len(page)
+    next_cursor = make_cursor(key, bound_to, position_of(rows[len(page) - 1])) if has_more else None
+    return RunPage(page, next_cursor)
+
+
+def behind(statement: Select[Any], key: bytes, bound_to: tuple[str, ...], cursor: str) -> Select[Any]:
+    """Return the runs of a SELECT, newest first, that follow the position of a cursor, or all of them without one."""
     if cursor:
         instant, run_id = read_cursor(key, bound_to, cursor, 2)
         position = tuple_(datetime.fromisoformat(instant), run_id, types=[runs.c.started_at.type, runs.c.id.type])
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
-    rows = connection.execute(statement.limit(limit + 1)).all()
-    page = fitting_items([_listed(row) for row in rows[:limit]])
-    has_more = len(rows) > len(page)
-    next_cursor = make_cursor(key, bound_to, _position(rows[len(page) - 1])) if has_more else None
-    return RunPage(page, next_cursor)
+    return statement.order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 
 def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> list[RunRow]:
@@ -262,7 +267,7 @@ def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> li
 
 
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
-    """Return the SELECT of the runs of the identity `owner` that match `filters`, newest first.
+    """Return the SELECT of the runs of the identity `owner` that match `filters`.
 
     An `owner` of "" selects all identities. Each filter uses an index by time, or removes only few rows of such an
     index.
@@ -282,7 +287,7 @@ def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
         conditions.append(runs.c.queued.is_(filters.status == "queued"))
     if filters.since:
         conditions.append(runs.c.started_at >= parse_timestamp(filters.since, "since", now))
-    return _LISTED.where(*conditions).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+    return LISTED.where(*conditions)
 
 
 def _listed(row: Row[Any]) -> RunRow:
@@ -304,7 +309,7 @@ def _listed(row: Row[Any]) -> RunRow:
     )
 
 
-def _position(row: Row[Any]) -> tuple[str, str]:
+def position_of(row: Row[Any]) -> tuple[str, str]:
     """Return the start time and the id of a run, which are its position in the cursor of a list."""
     instant = in_utc(row.started_at)
     assert instant is not None

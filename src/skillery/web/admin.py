@@ -22,6 +22,7 @@ from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.plugins.facts import ServerPlugin
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_actions, list_audit
+from skillery.runs.incidents import SUBJECTS, GetIncident, get_incident
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of
 from skillery.web.visits import VALUE_OF_SECRET
@@ -40,6 +41,7 @@ TABS = {
     "plugins": "Plugins",
     "webhooks": "Webhooks",
     "audit": "Audit trail",
+    "incident": "Incident",
 }
 
 
@@ -195,6 +197,19 @@ async def change_tokens(request: PageRequest) -> Page | SeeOther:
     )
     # The only page with the token: pages are never stored by browsers.
     return await show_tokens(request, await request.do(create_token, params))
+
+
+async def show_incident(request: PageRequest) -> Page:
+    """Show what a version, secret, identity or host has touched."""
+    subject, name = request.query.get("subject", ""), request.query.get("name", "").strip()
+    subject, report = (subject if subject in SUBJECTS else SUBJECTS[0]), None
+    try:
+        if name:
+            cursor = request.query.get("cursor", "")
+            report = await request.do(get_incident, GetIncident(subject=cast("Any", subject), name=name, cursor=cursor))
+    except SkilleryError as error:
+        request.problems = {"name": message_of(error)}
+    return admin_page("incident", report=report, subject=subject, subjects=SUBJECTS, wanted=name)
 
 
 # -- `/admin/secrets`: secrets are granted to skills. Values are never shown -------------------------------------------

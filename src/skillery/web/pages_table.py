@@ -116,6 +116,7 @@ def make_pages(site: Site) -> list[Route]:
         _admin("/admin/environments", admin.show_environments, admin.change_environments),
         _admin("/admin/webhooks", admin.show_webhooks, admin.change_webhooks),
         _admin("/admin/audit", admin.show_audit, admin.verify_audit),
+        _admin("/admin/incident", admin.show_incident),
     ]
     return [
         *login.login_routes(site),
