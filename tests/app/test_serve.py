@@ -342,6 +342,20 @@ def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
     assert (*process.communicate(timeout=300), process.returncode) == ("", "", 0)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "code"), [("", 5), ("missing", 4)])
+def test_the_exit_code_says_whether_a_later_start_may_reach_postgres(
+    postgres: str, tmp_path: Path, name: str, code: int
+) -> None:
+    unreachable = f"postgresql://skillery@/postgres?host={tmp_path}"
+    url = postgres.replace("/postgres?", f"/{name}?") if name else unreachable
+
+    ended = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", SKILLERY_DATABASE=url, stdin=b"")
+
+    assert (ended.code, ended.out) == (code, "")
+    assert "error: cannot open the database" in ended.err
+
+
 def url_in(lock: Path) -> str:
     """Return the address of the server, or "" while the server starts."""
     text = lock.read_text() if lock.exists() else ""

@@ -277,18 +277,18 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "words", "code"),
     [
-        ({}, ["workers", "SQLite", "Postgres"]),
-        ({"SKILLERY_DATABASE": "postgresql://127.0.0.1:1/none"}, ["127.0.0.1"]),
+        ({}, ["workers", "SQLite", "Postgres"], 4),
+        ({"SKILLERY_DATABASE": "postgresql://127.0.0.1:1/none"}, ["127.0.0.1"], 5),
     ],
 )
 def test_a_server_names_the_reason_if_workers_cannot_start(
-    tmp_path: Path, env: dict[str, str], words: list[str]
+    tmp_path: Path, env: dict[str, str], words: list[str], code: int
 ) -> None:
     command = ["serve", "--home", str(tmp_path / "home"), "--port", "0", "--workers", "2", "--json"]
     ended = prefork().run(command, clean_environment(env), b"")
 
-    assert ended.returncode == 4
+    assert ended.returncode == code
     message = json.loads(ended.stdout)["error"]["message"]
     assert all(word in message for word in words), message

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from skillery.app.worker_links import Gatherings, Message, SharedCounts, SupervisorLink
-from skillery.errors import StartupError
+from skillery.errors import DatabaseUnreachable, StartupError
 from skillery.settings.load import Settings
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Worker:
         self.started = time.monotonic()
         self.is_ready = False
         self.token: str | None = None
-        self.failure = "it ended without a reason, which the log may contain"
+        self.failure = StartupError("it ended without a reason, which the log may contain")
         """Why the worker did not start."""
         self.is_wanted = True
         """Whether the worker is replaced when it ends."""
@@ -128,7 +128,7 @@ class Supervisor:
                 self._step()
                 for worker in forked:
                     if worker.pid not in self._workers and not worker.is_ready:
-                        raise StartupError(worker.failure)
+                        raise worker.failure
         finally:
             self._starting = False
         return next((worker.token for worker in forked if worker.token), None)
@@ -288,7 +288,8 @@ class Supervisor:
         if message.kind == "ready":
             worker.is_ready, worker.token = True, message.value
         elif message.kind == "failed":
-            worker.failure = message.value
+            reason, is_unreachable = message.value
+            worker.failure = DatabaseUnreachable(reason) if is_unreachable else StartupError(reason)
         elif message.kind == "ask":
             ready_pids = [other.pid for other in self._workers.values() if other.is_ready]
             question = self._gatherings.begin(worker.pid, message, ready_pids)

@@ -134,7 +134,7 @@ async def _work(common: Common, settings: Settings, part: int, end: socket.socke
         finally:
             home.close()
     except StartupError as error:
-        await link.failed(str(error))
+        await link.failed(error)
         return 1
     finally:
         link.close()

@@ -18,6 +18,7 @@ import msgspec
 
 from skillery.app.builders import Counts
 from skillery.context.tallies import Peers, SharedNumbers, SharedSlots, SharedTally, Tally
+from skillery.errors import DatabaseUnreachable, StartupError
 
 # -- Messages: JSON objects, each with its length in front -------------------------------------------------------------
 
@@ -34,7 +35,7 @@ class Message(msgspec.Struct, omit_defaults=True):
     """kind:
 
     - `ready`: the worker answers requests; `value` is the token of the first admin, or null.
-    - `failed`: the worker cannot start; `value` is the reason.
+    - `failed`: the worker cannot start; `value` is the reason, and whether the database cannot be reached.
     - `ask`: the worker has a question for all workers.
     - `question`: the supervisor passes on a question.
     - `answer`: the worker answers a question with `value`.
@@ -109,8 +110,8 @@ class WorkerLink:
     def ready(self, token: str | None) -> None:
         self._send(Message("ready", value=token))
 
-    async def failed(self, reason: str) -> None:
-        self._send(Message("failed", value=reason))
+    async def failed(self, error: StartupError) -> None:
+        self._send(Message("failed", value=(str(error), isinstance(error, DatabaseUnreachable))))
         await self._writer.drain()
 
     def offer(self, question: str, answer: Callable[[], Awaitable[Any]]) -> None:

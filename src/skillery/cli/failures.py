@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from skillery.cli.output import clean, print_json
-from skillery.errors import SkilleryError, StartupError
+from skillery.errors import DatabaseUnreachable, SkilleryError, StartupError
 from skillery.formats.words import words_of_shell
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ CHECK_FAILED = 1
 WRONG_USAGE = 2
 ANSWERED_ERROR = 3
 CANNOT_START = 4
+CANNOT_REACH_DATABASE = 5
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -38,6 +39,7 @@ Exit codes:
   2    the command line is wrong
   3    the server answered an error, or a login failed
   4    cannot start, or cannot connect; an import finds no skill
+  5    Postgres cannot be reached: try again later
   130  interrupted
   141  the reader of the output closed the pipe
 
@@ -112,7 +114,8 @@ class Commands(click.Group):
         except SkilleryError as error:
             _fail(ctx, ANSWERED_ERROR, object_of(error), as_json)
         except StartupError as error:
-            _fail(ctx, CANNOT_START, {"message": str(error), "data": {"type": "cannot_start"}}, as_json)
+            code = CANNOT_REACH_DATABASE if isinstance(error, DatabaseUnreachable) else CANNOT_START
+            _fail(ctx, code, {"message": str(error), "data": {"type": "cannot_start"}}, as_json)
         except CheckFailed as error:
             _fail(ctx, CHECK_FAILED, {"message": str(error), "data": {"type": "check_failed"}}, as_json)
         except Exception as error:

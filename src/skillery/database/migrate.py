@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, delete, event, exc, insert, inspect, 
 from skillery.database.engine import Database
 from skillery.database.tables import SEARCH_INDEX, metadata, registry
 from skillery.database.transactions import without_blocking
-from skillery.errors import Busy, StartupError
+from skillery.errors import Busy, DatabaseUnreachable, StartupError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -77,7 +77,7 @@ def current(database: Database) -> str | None:
             revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
             return revision
     except exc.DatabaseError as error:
-        raise StartupError(_reason(database, error)) from None
+        raise _failure(database, error) from None
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
@@ -104,7 +104,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
                     if present < step <= target:
                         _take_step(database, step)
     except exc.DatabaseError as error:
-        raise StartupError(_reason(database, error)) from None
+        raise _failure(database, error) from None
 
 
 def _take_step(database: Database, step: str) -> None:
@@ -199,7 +199,7 @@ def create(
             _migrate(connection, head())
             then(connection)
     except exc.DatabaseError as error:
-        raise StartupError(_reason(database, error)) from None
+        raise _failure(database, error) from None
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def plan(database: Database, present: str | None) -> list[PlannedStep]:
                 with scratch.engine.begin() as connection:
                     connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCRATCH} CASCADE")
     except exc.DatabaseError as error:
-        raise StartupError(_reason(database, error)) from None
+        raise _failure(database, error) from None
 
 
 def _enter_scratch(connection: Connection) -> None:
@@ -340,8 +340,21 @@ def _where(database: Database) -> str:
     return database.url.render_as_string(hide_password=True)
 
 
-def _reason(database: Database, error: exc.DatabaseError) -> str:
+# Postgres refuses these logins as often as they are repeated. Errors of a login have no SQLSTATE.
+_REFUSED_LOGINS = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "certificate")
+
+
+def _failure(database: Database, error: exc.DatabaseError) -> StartupError:
+    """Return the error for a database that cannot be used: DatabaseUnreachable if a repetition may help."""
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     if database.is_sqlite and ("not a database" in cause or "malformed" in cause):
-        return f"the database {_where(database)} is damaged ({cause}); restore a backup, or move the file away"
-    return f"cannot open the database {_where(database)}: {cause}"
+        return StartupError(
+            f"the database {_where(database)} is damaged ({cause}); restore a backup, or move the file away"
+        )
+    is_passing = (
+        not database.is_sqlite
+        and isinstance(error, exc.OperationalError)
+        and not any(words in str(error.orig) for words in _REFUSED_LOGINS)
+    )
+    kind = DatabaseUnreachable if is_passing else StartupError
+    return kind(f"cannot open the database {_where(database)}: {cause}")

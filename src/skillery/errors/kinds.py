@@ -180,6 +180,10 @@ class StartupError(Exception):
     """Raised if the server or a command cannot start. The message is one line with the reason and the remedy."""
 
 
+class DatabaseUnreachable(StartupError):
+    """Raised if the database cannot be reached at the start. A later start may succeed."""
+
+
 class SandboxUnavailable(StartupError):
     """Raised if this host cannot enforce the guarantees of the sandbox. The server then runs no code, instead of
     running it with weaker guarantees.
