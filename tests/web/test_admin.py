@@ -61,6 +61,24 @@ def test_admins_see_all_pages_and_others_none(tokens_server: Server, new_name: s
     assert 'href="/admin"' not in other.get("/").text
 
 
+@pytest.mark.full
+def test_auditors_see_the_audit_trail_and_all_runs_and_change_nothing(tokens_server: Server, new_name: str) -> None:
+    auditor = browser_of(tokens_server, f"{new_name}-auditor", "audit")
+    runner = Rpc(tokens_server.url, token_of(tokens_server, new_name, "run"))
+    run_id = runner("run_code", language="python", code="def main(args):\n    return 1\n")["run_id"]
+
+    trail = auditor.get("/admin/audit")
+    checked = auditor.post("/admin/audit", auditor.fields("/admin/audit"))
+
+    assert set(re.findall(r'href="(/admin[a-z/]*)"', trail.text)) == {"/admin/audit"}
+    assert "intact</span>" in checked.text
+    assert new_name in auditor.get(f"/runs?identity={new_name}").text
+    run = auditor.get(f"/runs/{run_id}")
+    assert (run.status_code, "Cancel" in run.text) == (200, False)
+    assert auditor.post(f"/runs/{run_id}", {**auditor.fields("/account"), "action": "cancel"}).status_code == 403
+    assert {auditor.get(path).status_code for path in PAGES if path != "/admin/audit"} == {404}
+
+
 def test_a_token_is_shown_once_and_revoked(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     form = {**admin.fields("/admin/tokens"), "action": "create", "name": new_name, "scope": "read", "expires": "1d"}

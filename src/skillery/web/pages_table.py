@@ -62,6 +62,8 @@ class Row(NamedTuple):
     show: Handler
     change: Handler | None = None
     """The handler of its form."""
+    for_auditors: bool = False
+    """Whether the scope `audit` suffices too."""
 
 
 def make_pages(site: Site) -> list[Route]:
@@ -86,10 +88,10 @@ def make_pages(site: Site) -> list[Route]:
         Row("/review", "/review", "review", reviews.show_queue),
         Row("/review/waivers", "/review/waivers", "review", reviews.show_waivers, reviews.change_waivers),
         Row("/review/version", "/review/{ref:str}", None, reviews.show_review, reviews.decide),
-        Row("/runs", "/runs", "read", run_page.show_runs),
+        Row("/runs", "/runs", "read", run_page.show_runs, for_auditors=True),
         Row("/runs/new", "/runs/new", "run", run_form.show_new, run_form.start_code),
-        Row("/runs/run", "/runs/{id:str}", "read", run_page.show_run, run_page.change_run),
-        Row("/runs/events", "/runs/{id:str}/events", "read", events),
+        Row("/runs/run", "/runs/{id:str}", "read", run_page.show_run, run_page.change_run, for_auditors=True),
+        Row("/runs/events", "/runs/{id:str}/events", "read", events, for_auditors=True),
         Row("/runs/parts", "/runs/{id:str}/parts/{name:path}", "read", run_parts.show_part),
         Row("/runs/raw", "/runs/{id:str}/raw/{name:path}", "read", run_parts.send_part),
         Row("/runs/compare", "/runs/{id:str}/compare/{other:str}", "read", run_parts.show_comparison),
@@ -115,7 +117,7 @@ def make_pages(site: Site) -> list[Route]:
         _admin("/admin/storage", admin.show_storage, admin.collect),
         _admin("/admin/environments", admin.show_environments, admin.change_environments),
         _admin("/admin/webhooks", admin.show_webhooks, admin.change_webhooks),
-        _admin("/admin/audit", admin.show_audit, admin.verify_audit),
+        _admin("/admin/audit", admin.show_audit, admin.verify_audit, scope="audit"),
         _admin("/admin/incident", admin.show_incident),
     ]
     return [
@@ -131,8 +133,8 @@ def _insight(path: str, key: str) -> Row:
     return Row(path, path, insight.shows(key), partial(insight.show, key=key))
 
 
-def _admin(path: str, show: Handler, change: Handler | None = None) -> Row:
-    return Row(path, path, lambda request: request.may("admin"), show, change)
+def _admin(path: str, show: Handler, change: Handler | None = None, scope: Scope = "admin") -> Row:
+    return Row(path, path, lambda request: request.may(scope), show, change)
 
 
 async def show_api(_: PageRequest) -> Page:
@@ -165,7 +167,7 @@ def _check(request: PageRequest, row: Row) -> None:
         if not row.opens(request):
             hint = "JSON-RPC is at POST /rpc."
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
-    elif row.opens is not None and row.opens != "visitors":
+    elif row.opens is not None and row.opens != "visitors" and not (row.for_auditors and request.may("audit")):
         try:
             access.require(request.identity, row.opens)
         except NotAllowed as error:
