@@ -236,6 +236,28 @@ def test_public_seals_need_no_token(start_server: Start, tmp_path: Path) -> None
     assert httpx.post(f"{url}/rpc", json=body).status_code == 401
 
 
+@pytest.mark.full
+def test_a_rewritten_database_does_not_replace_the_seal_in_a_file(
+    database_kind: str, new_postgres_database: Callable[[], str], start_server: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "share" / "seal.json"
+    file.parent.mkdir()
+    env = {**OFTEN, "SKILLERY_SEALS_FILE": str(file)}
+    urls = [new_postgres_database() if database_kind == "postgres" else "" for _ in range(2)]
+    server = start_server(env={**env, "SKILLERY_DATABASE": urls[0]})
+    eventually(file.exists)
+    kept = file.read_bytes()
+    verify = ("audit", "verify", "--seals", str(file), "--home")
+
+    assert kept.strip() in envelopes_of(server.rpc)
+    assert skillery(*verify, str(server.home), SKILLERY_DATABASE=urls[0]).code == 0
+    other = start_server(home="other", env={**env, "SKILLERY_DATABASE": urls[1]})
+    eventually(lambda: "its history was rewritten" in other.log.read_text())
+    assert skillery(*verify, str(other.home), SKILLERY_DATABASE=urls[1]).code == 1
+    assert file.read_bytes() == kept
+    assert list(file.parent.iterdir()) == [file]
+
+
 # -- seals of one process ----------------------------------------------------------------------------------------------
 
 

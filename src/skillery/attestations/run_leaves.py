@@ -1,11 +1,17 @@
 """Rows as seals cover them: records of ended runs, which are JSON texts with fixed members, their batches, and the last
-advisory.
+advisory. Also the newest seal in a file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import secrets
 from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +19,14 @@ from msgspec import Raw
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
 from skillery.attestations.signing import sha256_of
-from skillery.database import in_utc, take_turns
+from skillery.database import Database, in_utc, take_turns
 from skillery.database.tables import advisories, runs, seal_spans, seals, servers, skill_versions, skills
 from skillery.formats.timestamps import instant_text
+from skillery.proof.dsse import ProofError
 from skillery.proof.merkle import HASH_BYTES, leaf_hash
-from skillery.proof.seals import RUN_LEAF_1, Position
+from skillery.proof.seals import RUN_LEAF_1, Position, read_seal
 
+log = logging.getLogger(__name__)
 SPAN = 1 << 32
 """The number of batches of one process."""
 _VALUES = ("parent_run_id", "method", "tool", "status", "identity", "identity_kind", "duration_ms")
@@ -117,6 +125,12 @@ def move_late_runs(connection: Connection, batch: int, to: int) -> int:
     return len(late)
 
 
+def forget_leaves(connection: Connection, before: datetime) -> None:
+    """Delete the leaves of old seals. Their runs get no more statements. Existing statements stay valid."""
+    has_leaves = seals.c.at < before, func.length(seals.c.run_leaves) > 0
+    connection.execute(update(seals).where(*has_leaves).values(run_leaves=b""))
+
+
 # -- spans of batch numbers --------------------------------------------------------------------------------------------
 
 
@@ -169,3 +183,42 @@ def head_of_advisories(connection: Connection) -> Position | None:
         return None
     seq, *facts, is_withdrawn = row
     return Position(seq, sha256_of(msgspec.json.encode([seq, *facts, bool(is_withdrawn)]).decode()))
+
+
+# -- the newest seal in a file -----------------------------------------------------------------------------------------
+
+
+def keep_head(database: Database, file: Path) -> None:
+    """Replace the seal in `file` by the newest one: a reader finds one of both, also after a crash. Blocking.
+
+    If the chain has another seal in place of the one in the file, its history was rewritten: keep the file, and log an
+    error. Raise OSError if the file cannot be written.
+    """
+    kept = file.read_bytes().strip() if file.exists() else b""
+    try:
+        newest = database.read_now(partial(_find_newest, kept=kept))
+    except ProofError as error:
+        log.error("the file '%s' %s: compare it with the database, then move it away", file, error)
+        return
+    if newest is None:
+        return
+    partial_file = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        with partial_file.open("xb") as written:
+            written.write(newest.encode() + b"\n")
+            written.flush()
+            os.fsync(written.fileno())
+        partial_file.replace(file)
+    finally:
+        partial_file.unlink(missing_ok=True)
+
+
+def _find_newest(connection: Connection, kept: bytes) -> str | None:
+    """Return the envelope of the newest seal, or None without any. Raise ProofError if `kept` is not in the chain."""
+    envelopes = select(seals.c.envelope).order_by(seals.c.seq.desc()).limit(1)
+    if kept:
+        seq = read_seal(kept).seq
+        if connection.scalar(envelopes.where(seals.c.seq == seq)) != kept.decode():
+            raise ProofError(f"has a seal {seq} that the database does not have: its history was rewritten")
+    newest: str | None = connection.scalar(envelopes)
+    return newest

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from skillery import audit, events
 from skillery.attestations.run_leaves import (
@@ -24,7 +25,9 @@ from skillery.attestations.run_leaves import (
     close_span,
     find_left_over,
     find_unsealed,
+    forget_leaves,
     head_of_advisories,
+    keep_head,
     move_late_runs,
     open_span,
     read_leaves,
@@ -78,7 +81,7 @@ class Sealer:
         """Batches that get no more runs, oldest first."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._cleaned_at = -IDLE.total_seconds()  # the clock may begin with the start of the machine
+        self._cleaned_at = self._kept_at = -IDLE.total_seconds()  # the clock may begin with the start of the machine
 
     async def start(self) -> None:
         """Open the first batch, and begin to seal. Call this after the server has a heartbeat."""
@@ -143,6 +146,8 @@ class Sealer:
                 await (self._seal_all() if is_due else self._seal_full())
             except SkilleryError as error:
                 log.warning("runs wait for their seal: %s", error.message)
+            except OSError as error:
+                log.warning("the newest seal cannot be written to '%s': %s", self._settings.file, error.strerror)
             except Exception:
                 log.exception("sealing failed and will be repeated")
 
@@ -156,6 +161,9 @@ class Sealer:
             self._cleaned_at = time.monotonic()
             before = datetime.now(UTC) - timedelta(days=self._settings.keep_days)
             await self._database.write(partial(forget_leaves, before=before))
+        if self._settings.file and time.monotonic() - self._kept_at > IDLE.total_seconds():
+            await asyncio.to_thread(keep_head, self._database, Path(self._settings.file))
+            self._kept_at = time.monotonic()
 
     async def _seal_batches(self) -> bool:
         if self._current is not None and self._current.runs:
@@ -293,12 +301,6 @@ def needs_seal(connection: Connection) -> bool:
     except ProofError:
         log_changed(f"seal {head.seq}")
         return True
-
-
-def forget_leaves(connection: Connection, before: datetime) -> None:
-    """Delete the leaves of old seals. Their runs get no more statements. Existing statements stay valid."""
-    has_leaves = seals.c.at < before, func.length(seals.c.run_leaves) > 0
-    connection.execute(update(seals).where(*has_leaves).values(run_leaves=b""))
 
 
 # -- list_seals --------------------------------------------------------------------------------------------------------

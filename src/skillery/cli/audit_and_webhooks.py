@@ -58,7 +58,7 @@ def head(target: Target, as_json: bool) -> None:
     "state",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="The state file of `skillery witness`: every audit head in it must fit.",
+    help="The state file of `skillery witness`, or the file of seals.file: every audit head in it must fit.",
 )
 @home_options
 @json_option

@@ -105,12 +105,14 @@ class Seals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seals of finished runs, attestations and the audit trail.
 
     With `public`, callers without credentials read them too, with the numbers of runs. The hashes of runs are kept for
-    `keep_days`; 0 means forever. `seconds` is the time between two seals of a server.
+    `keep_days`; 0 means forever. `seconds` is the time between two seals of a server. Each hour, the newest seal is
+    written to `file`. "": to none.
     """
 
     public: bool = False
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 400
     seconds: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 60.0
+    file: str = ""
 
 
 class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
