@@ -56,12 +56,12 @@ class Bench(NamedTuple):
         return Server(self.registry.folder / "home", env=self.registry.with_storage(storage))
 
 
-def fill(bench: Bench, versions: int, megabytes: int) -> None:
+def fill(bench: Bench, versions: int, megabytes: int, prefix: str = "s") -> None:
     """Import generated skills, each with one large file."""
     source = bench.registry.folder / "generated"
     size = max(70_000, megabytes * 1_000_000 // versions)
     for number in range(versions):
-        name = f"s{number}"
+        name = f"{prefix}{number}"
         folder = source / name
         folder.mkdir(parents=True)
         (folder / "SKILL.md").write_text(SKILL_MD.format(name=name))

@@ -21,7 +21,7 @@ REFUSED = ("csv.Sniffer", "tarfile.open", "difflib")
 PERMITTED_CALLS = {
     ("authoring/results.py", "difflib"): "an author's own expected and actual values, in a command",
     ("cli/client_settings.py", "difflib"): "the user's own settings, in a command",
-    ("cli/backups.py", "tarfile.open"): "writes an archive",
+    ("cli/offline.py", "tarfile.open"): "writes an archive",
     ("client/tool_calls.py", "difflib"): "names of the client's own tools, in its process",
     ("cli/work_dir.py", "tarfile.open"): "writes an archive; reads it only in a sandbox",
     ("environments/in_sandbox/npm.py", "tarfile.open"): "unpacks an npm package, only in a sandbox",

@@ -27,20 +27,25 @@ def test_release_refuses_malformed_and_lower_versions(version: str) -> None:
     assert f"VERSION is {version!r}" in ended.stderr or f"VERSION is {version}" in ended.stderr
 
 
-def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+# The exposure in tenths, as `systemd-analyze security` rates it. A unit with less protection fails.
+@pytest.mark.parametrize(("name", "exposure"), [("skillery", 40), ("skillery-backup", 25)])
+def test_the_systemd_units_are_valid(tmp_path: Path, name: str, exposure: int) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    unit = tmp_path / "skillery.service"
-    text = (ROOT / "packaging" / "skillery.service").read_text("utf-8")
-    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
+    units = []
+    for file in (ROOT / "packaging").glob(f"{name}.[st]*"):
+        text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", file.read_text("utf-8"), flags=re.MULTILINE)
+        units.append(tmp_path / file.name)
+        units[-1].write_text(text)
     ended = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=300, check=False
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=300, check=False
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
-    # The exposure in tenths, as `systemd-analyze security` rates it. A unit with less protection fails.
-    security = ["systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager"]
-    rated = subprocess.run([*security, unit], capture_output=True, text=True, timeout=300, check=False)
+    security = ["systemd-analyze", "security", "--offline=true", f"--threshold={exposure}", "--no-pager"]
+    rated = subprocess.run(
+        [*security, tmp_path / f"{name}.service"], capture_output=True, text=True, timeout=300, check=False
+    )
     assert rated.returncode == 0, rated.stdout
 
 

@@ -28,6 +28,7 @@ from skillery.database.tables import audit, idempotency_keys, objects, runs, ser
 from skillery.errors import StartupError
 from skillery.formats.bundle import digest_of_entries
 from skillery.identity.idempotency import Claim, claim, keep, note_run
+from skillery.maintenance.backup_archives import Archive
 from skillery.maintenance.backups import back_up, restore
 from skillery.maintenance.integrity import check
 from skillery.runs.ended_runs import note_seen
@@ -275,7 +276,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(
     target = empty(tmp_path)
     fresh: Storage = skillery_storage().open(DirectorySettings(), Place(tmp_path / "fresh"))
     with pytest.raises(StartupError, match="damaged"):
-        restore(target, fresh, archive, tmp_path / "key", ME)
+        restore(target, fresh, Archive(archive), tmp_path / "key", ME)
     assert current(target) is None
     assert not [path for path in (tmp_path / "fresh").rglob("*") if path.is_file()]
     target.close()
@@ -296,7 +297,7 @@ def test_restore_leaves_an_empty_database_if_a_table_fails(
     forge(path, broken)
     for target in (empty(tmp_path), Database(new_postgres_database())):
         with pytest.raises(StartupError, match="the table 'skill_versions'"):
-            restore(target, storage, path, tmp_path / "key", ME)
+            restore(target, storage, Archive(path), tmp_path / "key", ME)
         assert current(target) is None
         target.close()
 
@@ -340,7 +341,7 @@ def test_forged_rows_of_a_backup_are_refused(
         forge(path, partial(changed_table, table, change))
         target = targets[number % 2]
         try:
-            restore(target, storage, path, tmp_path / "key", ME)
+            restore(target, storage, Archive(path), tmp_path / "key", ME)
         except StartupError as error:
             if f"the table '{table}' has a row" not in str(error) or current(target) is not None:
                 wrong[number] = str(error)
@@ -396,9 +397,9 @@ def test_restore_leaves_an_empty_database_if_the_audit_entry_fails(
     someone = SomeoneWithoutAKind("me")
     for target in (empty(tmp_path), Database(new_postgres_database())):
         with pytest.raises(AttributeError):
-            restore(target, storage, path, tmp_path / "key", someone)  # type: ignore[arg-type]
+            restore(target, storage, Archive(path), tmp_path / "key", someone)  # type: ignore[arg-type]
         assert current(target) is None
-        restore(target, storage, path, tmp_path / "key", ME)
+        restore(target, storage, Archive(path), tmp_path / "key", ME)
         target.close()
 
 
@@ -413,7 +414,7 @@ def test_a_restore_is_the_last_entry_of_the_audit_trail(
     path = tmp_path / "backup.tar"
     back_up(database, storage, path, "1")
     for target in (empty(tmp_path), Database(new_postgres_database())):
-        made = restore(target, storage, path, tmp_path / "key", ME)
+        made = restore(target, storage, Archive(path), tmp_path / "key", ME)
         with target.engine.connect() as connection:
             last = connection.execute(select(audit).order_by(audit.c.seq.desc()).limit(1)).one()
         assert verify(target).fault is None
@@ -424,7 +425,7 @@ def test_a_restore_is_the_last_entry_of_the_audit_trail(
 
 def test_a_registry_is_never_restored_over_another(database: Database, storage: Storage, archive: Path) -> None:
     with pytest.raises(StartupError, match="not empty"):
-        restore(database, storage, archive, archive.with_name("key"), ME)
+        restore(database, storage, Archive(archive), archive.with_name("key"), ME)
 
 
 def test_a_backup_of_a_newer_release_is_refused_by_name(
@@ -437,7 +438,7 @@ def test_a_backup_of_a_newer_release_is_refused_by_name(
 
     forge(archive, newer)
     with pytest.raises(StartupError, match=r"9\.9.*9999"):
-        restore(empty(tmp_path), storage, archive, tmp_path / "key", ME)
+        restore(empty(tmp_path), storage, Archive(archive), tmp_path / "key", ME)
 
 
 def test_a_backup_that_fails_leaves_no_file(database: Database, storage: Storage, tmp_path: Path) -> None:
@@ -454,7 +455,7 @@ def test_backup_contains_the_secret_key_only_on_request(database: Database, stor
     back_up(database, storage, tmp_path / "with.tar", "1", key)
     assert b"the key" not in (tmp_path / "without.tar").read_bytes()
     restored = tmp_path / "restored.key"
-    assert restore(empty(tmp_path), storage, tmp_path / "with.tar", restored, ME).secret_key
+    assert restore(empty(tmp_path), storage, Archive(tmp_path / "with.tar"), restored, ME).secret_key
     assert restored.read_text() == "the key"
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
 
@@ -482,7 +483,7 @@ def test_restore_closes_unfinished_runs_requests_and_uploads(
     back_up(database, storage, tmp_path / "backup.tar", "1")
 
     for target in (empty(tmp_path), Database(new_postgres_database())):
-        restore(target, storage, tmp_path / "backup.tar", tmp_path / "key", ME)
+        restore(target, storage, Archive(tmp_path / "backup.tar"), tmp_path / "key", ME)
 
         assert faults(target, storage) == []
         with target.engine.begin() as connection:

@@ -27,6 +27,7 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.data = folder / "data"
         self.url = f"postgresql://skillery@/postgres?host={folder}"
         to = folder / "data"
         _run([_binaries() / "initdb", "-D", to, "-A", "trust", "-U", "skillery", "-E", "UTF8", "--locale=C", "-N"])
@@ -51,6 +52,11 @@ class Postgres:
             self._server = subprocess.Popen(command, stderr=log)
         _wait_until_ready(self._server, self._folder)
         return self._server
+
+    def base_backup(self, target: Path) -> None:
+        """Write a base backup: a data folder from which Postgres can recover."""
+        host, user = ("-h", self._folder), ("-U", "skillery")
+        _run([_binaries() / "pg_basebackup", *host, *user, "-D", target, "--checkpoint=fast"])
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """Stop the server. SIGINT closes every connection in order, SIGQUIT stops as in a crash."""

@@ -127,6 +127,31 @@ def test_the_doctor_accepts_a_storage_that_works(weed: Weed, tmp_path: Path) -> 
     assert (probes["storage"]["ok"], probes["storage"]["detail"]) == (True, "s3")
 
 
+@pytest.mark.full
+def test_incremental_backups_are_in_a_bucket(weed: Weed, start: Start, tmp_path: Path) -> None:
+    prefix, target = new_prefix(), new_prefix()
+    store = {name.replace("STORAGE_S3", "BACKUP_S3"): value for name, value in chosen(weed.endpoint, target).items()}
+    env = chosen(weed.endpoint, prefix) | store | {"SKILLERY_STORAGE": "s3", "SKILLERY_BACKUPS_STORAGE": "s3"}
+    server = start(weed.endpoint, prefix)
+    publish(server.rpc, "acme.large")
+
+    first, second = (skillery("backup", "--home", str(server.home), "--json", **env).json for _ in range(2))
+    verified = skillery("backup", "verify", "--home", str(server.home), **env)
+    in_own_bucket = {**env, "SKILLERY_BACKENDS_BACKUP_S3_PREFIX": prefix}
+    refused = skillery("backup", "--home", str(server.home), **in_own_bucket)
+    restored = skillery("restore", "--home", str(tmp_path / "restored"), **{**env, "SKILLERY_STORAGE": "directory"})
+
+    assert (first["new_contents"], second["new_contents"]) == (first["contents"], 0)
+    assert second["removed"] == [first["id"]]
+    assert [key for key in keys_below(weed.endpoint, target) if key.startswith("names/")] == [
+        key for key in keys_below(weed.endpoint, target) if key.startswith(f"names/{second['id']}-")
+    ]
+    assert (verified.code, restored.code) == (0, 0), verified.err + restored.err
+    assert (refused.code, "of another registry" in refused.err) == (4, True)
+    digest = hashlib.sha256(LARGE.encode()).hexdigest()
+    assert (tmp_path / "restored" / "contents" / digest[:2] / digest).read_text() == LARGE
+
+
 # -- signed downloads --------------------------------------------------------------------------------------------
 
 

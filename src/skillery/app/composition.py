@@ -309,6 +309,7 @@ def _metrics(
         return None
     from skillery.rest.metrics import Measurable, Metrics
 
+    figures = partial(read_figures, quotas=core.usage.quotas, expects_backups=bool(settings.backups.storage))
     measured = Measurable(
         gate,
         core.runner,
@@ -319,7 +320,7 @@ def _metrics(
         additions.failures,
         core.disks,
         silences,
-        KeptFigures(partial(core.registry.read_page, partial(read_figures, quotas=core.usage.quotas))),
+        KeptFigures(partial(core.registry.read_page, figures)),
         {
             "version": __version__,
             "python": platform.python_version(),

@@ -70,6 +70,7 @@ __all__ = [
     "Identity",
     "InputFile",
     "Job",
+    "KeepsNames",
     "KeepsSecrets",
     "KeepsTokens",
     "KeepsWarm",

@@ -118,10 +118,31 @@ class SignsDownloads(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsNames(Protocol):
+    """A Storage that also stores names, apart from its contents. `skillery backup` needs it: each complete backup has a
+    name.
+
+    A name has 1 to 100 of the characters `A-Z a-z 0-9 -`. A sweep of contents neither lists nor deletes names.
+    """
+
+    def add_name(self, name: str) -> None:
+        """Store a name durably. After a crash, the name is stored or not. Do nothing if it is stored already."""
+        ...
+
+    def names(self) -> Iterator[str]:
+        """Yield all stored names, in any order. A name that was added before the call is among them."""
+        ...
+
+    def remove_name(self, name: str) -> None:
+        """Remove a name. Do nothing if it is not stored."""
+        ...
+
+
 KIND = Kind(
     "storage",
     Storage,
-    (ListsContents, SignsDownloads),
+    (ListsContents, SignsDownloads, KeepsNames),
     setting="storage",
     reads=("open", "check"),
 )

@@ -18,6 +18,7 @@ from skillery.backends import Offer, Place, Storage
 from skillery.errors import ContentMissing, StorageFull, Unavailable, is_disk_full
 
 MARK = "registry"
+NAMES = "names"
 CHECK_BYTES = 64 * 1024
 
 
@@ -98,6 +99,22 @@ class DirectoryStorage(Storage):
             return (self.folder / MARK).read_text()
         except FileNotFoundError:
             return None
+
+    def add_name(self, name: str) -> None:
+        with _speaking():
+            # An empty file needs no temporary name: it is complete when it exists.
+            (self.folder / NAMES).mkdir(exist_ok=True)
+            (self.folder / NAMES / name).touch(0o444)
+            _flush_folder(self.folder / NAMES)
+            _flush_folder(self.folder)
+
+    def names(self) -> Iterator[str]:
+        for path in (self.folder / NAMES).glob("*"):
+            yield path.name
+
+    def remove_name(self, name: str) -> None:
+        with _speaking():
+            (self.folder / NAMES / name).unlink(missing_ok=True)
 
     def path_of(self, digest: str) -> Path:
         """Return the path of a content. Raise ContentMissing if `digest` is not a digest: other text never becomes a

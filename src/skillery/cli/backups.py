@@ -1,61 +1,82 @@
-"""`skillery backup`, `restore` and `check` for the configured database and storage; `skillery export` for skills."""
+"""`skillery backup`, `restore` and `check` for the configured database and storage."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import msgspec
 
 from skillery.cli.database import revision_of
-from skillery.cli.failures import CHECK_FAILED, CheckFailed
-from skillery.cli.install import RECORD
-from skillery.cli.lock_files import check_digest, lock_of, proofs_of, write_skill
-from skillery.cli.locks import resolve_lock
-from skillery.cli.options import Target, home_options, json_option, target_options, user_of_this_machine
+from skillery.cli.failures import CHECK_FAILED, signals_interrupt
+from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
-from skillery.errors import StartupError
+from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:
     from skillery.backends import Storage
-    from skillery.client import AsyncClient
-    from skillery.client.results import Locked
     from skillery.database import Database
+    from skillery.maintenance.backup_stores import BackupStore
+    from skillery.maintenance.backups import Source
+    from skillery.maintenance.integrity import Damage
+    from skillery.plugins import Plugins
     from skillery.settings.load import Settings
 
 
 KEY_FILE = "secrets.key"
+file_argument = click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+class _WithFile(click.Group):
+    """A group whose first argument may be the FILE of its command `create`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["create", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_WithFile)
+def backup() -> None:
+    """Back up the registry, and verify backups.
+
+    `skillery backup FILE` is `skillery backup create FILE`.
+    """
+
+
+@backup.command("create")
+@file_argument
 @click.option(
-    "--with-secret-key", is_flag=True, help="Include the key of secrets: FILE alone is then enough to decrypt them."
+    "--with-secret-key", is_flag=True, help="Include the key of secrets: the backup is then enough to decrypt them."
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @home_options
 @json_option
-def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
-    """Back up the registry to FILE. Servers may continue to run.
+def create(target: Target, file: Path | None, with_secret_key: bool, force: bool, as_json: bool) -> None:
+    """Back up the registry. Servers may continue to run.
 
-    The backup is a consistent copy of the database and the contents, for SQLite and Postgres. FILE appears only when it
-    is complete, and only its owner can read it. Secrets in FILE are encrypted. Unless --with-secret-key is given, FILE
-    does not contain the key of the secrets: store the key in another place.
+    With FILE, the backup is one archive, which only its owner can read. Without, it is incremental: the storage of the
+    setting backups.storage gets what earlier backups have not stored, and old backups are removed.
+
+    A backup is a consistent copy of the database and the contents, for SQLite and Postgres. It exists only when it is
+    complete. Its secrets are encrypted. Unless --with-secret-key is given, it does not contain the key of the secrets:
+    store the key in another place.
     """
     from skillery import __version__
     from skillery.maintenance.backups import back_up
 
     settings = _loaded(target)
-    if file.exists() and not force:
+    if file is None and not settings.backups.storage:
+        raise StartupError("name a FILE, or set backups.storage for incremental backups")
+    if file is not None and file.exists() and not force:
         raise StartupError(f"{file} already exists; choose another name, or replace it with --force")
-    if not file.absolute().parent.is_dir():
+    if file is not None and not file.absolute().parent.is_dir():
         raise StartupError(f"the folder {file.absolute().parent} does not exist; create it first")
     key = _secret_key(settings) if with_secret_key else None
     with _opened(settings) as opened:
@@ -63,12 +84,137 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
             raise StartupError(
                 f"the home {settings.home} contains no registry to back up; check --home or start a server there first"
             )
+        if file is None:
+            _add(opened, settings, key, as_json)
+            return
         result = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
+        _note(opened.database, file.name, result.contents)
     rows = sum(result.rows.values())
     if as_json:
         print_json({"file": str(file), "revision": result.revision, "rows": result.rows, "contents": result.contents})
         return
     click.echo(f"{rows} rows and {result.contents} contents ({result.bytes} bytes) in {file}")
+
+
+def _add(opened: _Opened, settings: Settings, key: Path | None, as_json: bool) -> None:
+    """Add a backup to the storage of backups, and print the result."""
+    from skillery import __version__
+    from skillery.maintenance.incremental_backups import add_backup
+
+    store = _store(opened.plugins, settings)
+    added = add_backup(opened.database, opened.storage, store, settings.backups, __version__, key)
+    _note(opened.database, added.id, added.contents)
+    if as_json:
+        print_json(added)
+        return
+    removed = f"; removed {', '.join(added.removed)}" if added.removed else ""
+    click.echo(
+        f"{added.id}: {sum(added.rows.values())} rows and {added.contents} contents ({added.bytes} bytes), of these "
+        f"{added.new_contents} contents and {added.new_bytes} bytes new{removed}"
+    )
+
+
+def _note(database: Database, title: str, contents: int) -> None:
+    """Record a complete backup in the database. A read-only database does not make the backup worse."""
+    from skillery.audit import local_actor
+    from skillery.maintenance.incremental_backups import note_backup
+
+    actor = local_actor(user_of_this_machine())
+    try:
+        database.write_now(partial(note_backup, actor=actor, title=title, contents=contents, at=datetime.now(UTC)))
+    except SkilleryError as error:
+        click.echo(f"warning: the backup is complete, but its time is not recorded: {error.message}", err=True)
+
+
+@backup.command("list")
+@home_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List the incremental backups, newest first."""
+    from skillery.maintenance.backup_stores import StoredSource
+
+    settings = _loaded(target)
+    store = _store(_plugins(settings), settings)
+    backups = [(backup, StoredSource(store, backup).document) for backup in store.list()]
+    if as_json:
+        print_json({
+            "backups": [
+                {"id": backup.id, "at": backup.at, "release": document.head.release, "contents": document.contents,
+                 "bytes": document.bytes}
+                for backup, document in backups
+            ]
+        })  # fmt: skip
+        return
+    rows = [
+        (backup.id, backup.at, document.head.release, document.contents, document.bytes) for backup, document in backups
+    ]
+    print_rows(["backup", "at", "release", "contents", "bytes"], rows, none="no backup yet")
+
+
+@backup.command("verify")
+@click.argument("wanted", metavar="[BACKUP|FILE]", required=False)
+@click.option("--quick", is_flag=True, help="Look for every content, and do not read it.")
+@home_options
+@json_option
+def verify(target: Target, wanted: str | None, quick: bool, as_json: bool) -> None:
+    """Restore a backup into a temporary database, and check it as `skillery check --deep` does.
+
+    Without an argument, verify the newest incremental backup. BACKUP is the begin of an id of `skillery backup list`.
+    The temporary files are below TMPDIR: the rows of the backup, and the contents of FILE.
+    """
+    from skillery.audit import local_actor
+    from skillery.database import Database
+    from skillery.maintenance.backups import restore as restore_backup
+    from skillery.maintenance.integrity import check as check_registry
+
+    settings = _loaded(target)
+    plugins = _plugins(settings)
+    is_file = wanted is not None and Path(wanted).is_file()
+    source = _source(plugins, settings, Path(wanted or "") if is_file else None, wanted)
+    with signals_interrupt(), tempfile.TemporaryDirectory(prefix="skillery-verify-") as folder:
+        own = msgspec.structs.replace(settings, home=Path(folder), database="", backends={})
+        storage = source.storage or plugins.open_storage("directory", own)
+        database = Database(own.database_url)
+        try:
+            actor = local_actor(user_of_this_machine())
+            result = restore_backup(database, storage, source, own.home / KEY_FILE, actor)
+            faults = list(check_registry(database, storage, deep=not quick, dead_servers=frozenset()))
+        finally:
+            database.close()
+    if as_json:
+        shown = {"backup": source.title, "rows": result.rows, "contents": result.contents}
+        print_json({"ok": not faults, "faults": faults, **shown})
+    elif not faults:
+        rows = sum(result.rows.values())
+        click.echo(f"ok: {source.title} restores {rows} rows and {result.contents} contents, and nothing is missing")
+    _end_with(faults, as_json)
+
+
+def _source(plugins: Plugins, settings: Settings, file: Path | None, wanted: str | None) -> Source:
+    """Return the backup in FILE, or the incremental backup whose id begins with `wanted`, or the newest one."""
+    from skillery.maintenance.backup_archives import Archive
+    from skillery.maintenance.backup_stores import StoredSource
+
+    if file is not None:
+        return Archive(file)
+    store = _store(plugins, settings)
+    return StoredSource(store, store.find(wanted))
+
+
+def _store(plugins: Plugins, settings: Settings) -> BackupStore:
+    from skillery.maintenance.backup_stores import BackupStore
+
+    if not settings.backups.storage:
+        raise StartupError("name a FILE, or set backups.storage for incremental backups")
+    return BackupStore(plugins.open_backup_store(settings), settings.backups.storage)
+
+
+def _plugins(settings: Settings) -> Plugins:
+    from skillery.plugins import load_plugins
+
+    plugins = load_plugins(settings.plugins_folder)
+    plugins.check_settings(settings)
+    return plugins
 
 
 def _loaded(target: Target) -> Settings:
@@ -89,14 +235,16 @@ def _secret_key(settings: Settings) -> Path:
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@file_argument
+@click.option("--backup", "wanted", metavar="ID", help="An incremental backup: the begin of its id.  [default: newest]")
 @home_options
 @json_option
-def restore(target: Target, file: Path, as_json: bool) -> None:
+def restore(target: Target, file: Path | None, wanted: str | None, as_json: bool) -> None:
     """Restore a backup into an empty home.
 
-    If the settings name a database or a storage, these must be empty too. FILE is verified completely before anything
-    is written. If the command is interrupted, the database is either empty or complete.
+    Without FILE, restore an incremental backup of the setting backups.storage. If the settings name a database or a
+    storage, these must be empty too. The backup is verified before any row is written. If the command is interrupted,
+    the database is either empty or complete.
     """
     from skillery.app.home import Home
     from skillery.attestations.signing import find_registry_key
@@ -108,7 +256,8 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     try:
         with _opened(settings) as opened:
             actor = local_actor(user_of_this_machine())
-            result = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE, actor)
+            source = _source(opened.plugins, settings, file, wanted)
+            result = restore_backup(opened.database, opened.storage, source, settings.home / KEY_FILE, actor)
             signing_key = opened.database.read_now(find_registry_key)
     finally:
         home.close()
@@ -159,114 +308,33 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
         faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead_servers))
     if as_json:
         print_json({"ok": not faults, "faults": faults})
-    elif faults:
-        print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
-    else:
+    elif not faults:
         click.echo("ok: nothing is missing" + (", and every content and signed row is valid" if deep else ""))
+    _end_with(faults, as_json)
+
+
+def _end_with(faults: Sequence[Damage], as_json: bool) -> None:
+    """Print the faults, and exit with CHECK_FAILED if there are any."""
+    if not as_json and faults:
+        print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
     if faults:
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
 class _Opened(NamedTuple):
+    plugins: Plugins
     database: Database
     storage: Storage
 
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[_Opened]:
-    """Context manager: yield the database and the storage of the settings."""
+    """Context manager: yield the plugins, the database and the storage of the settings."""
     from skillery.database import Database
-    from skillery.plugins import load_plugins
 
-    plugins = load_plugins(settings.plugins_folder)
-    plugins.check_settings(settings)
+    plugins = _plugins(settings)
     database = Database(settings.database_url)
     try:
-        yield _Opened(database, plugins.open("storage", settings, database))
+        yield _Opened(plugins, database, plugins.open("storage", settings, database))
     finally:
         database.close()
-
-
-# -- `skillery export`: many skills in one archive, for a network without a connection to this server ------------------
-
-
-AT_ONCE = 1000
-"""The limit of `resolve_skills`."""
-
-
-@click.command(short_help="Write skills to one archive.")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="The latest version of each skill that you see.")
-@click.option("--namespace", metavar="NS", default="", help="With --all: only the skills of this namespace and below.")
-@target_options
-@json_option
-def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, target: Target, as_json: bool) -> None:
-    """Write skills to FILE, a .tar.gz that `skillery import` reads on another server.
-
-    The archive has the stored files of each skill, verified by its digest, a lock of all skills and its proofs. FILE is
-    written completely or not at all. `skillery install --locked --offline --from FILE` installs from it.
-    """
-    from skillery.cli.connection import with_client
-    from skillery.proof.locks import encode_lock, encode_proofs
-
-    if everything == bool(skills):
-        raise click.UsageError("name the skills to export, or pass --all")
-
-    async def write_all(client: AsyncClient, folder: Path) -> list[Locked]:
-        names = [name async for name in _names(client, namespace)] if everything else list(skills)
-        entries: list[Locked] = []
-        for start in range(0, len(names), AT_ONCE):
-            entries += await resolve_lock(client, names[start : start + AT_ONCE])
-        for entry in entries:
-            await write_skill(client, entry, folder)
-            check_digest(entry, folder)
-        lock, proofs = await lock_of(client, entries, with_seal=False)
-        (folder / RECORD).write_bytes(encode_lock(lock))
-        proofs_of(folder / RECORD).write_bytes(encode_proofs(proofs))
-        return entries
-
-    with _archive(file.absolute()) as folder:
-        entries = with_client(target, lambda client: write_all(client, folder))
-        if not entries:
-            raise CheckFailed("there is no skill to export; nothing was written")
-    if as_json:
-        print_json({"file": str(file), "lock": entries})
-    else:
-        click.echo(clean(f"{file}: {len(entries)} {'skill' if len(entries) == 1 else 'skills'}"))
-
-
-async def _names(client: AsyncClient, namespace: str) -> AsyncIterator[str]:
-    cursor = None
-    while True:
-        page = await client.list_skills(namespace=namespace, detail="names", limit=AT_ONCE, cursor=cursor)
-        for skill in page["skills"]:
-            yield skill["name"]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
-
-
-@contextmanager
-def _archive(target_path: Path) -> Iterator[Path]:
-    """Context manager: yield a new folder. After the block, its files become the archive at `target_path`."""
-    partial = target_path.with_name(f".{target_path.name}.{secrets.token_hex(4)}")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-            with tarfile.open(partial, "w:gz") as tar:
-                for path in sorted(Path(folder).rglob("*")):
-                    tar.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_without_user_and_time)
-        partial.replace(target_path)
-    except OSError as error:
-        raise CheckFailed(
-            f"cannot write '{target_path}': {os.strerror(error.errno or 0)}; nothing was written"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _without_user_and_time(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = info.mtime = 0
-    info.uname = info.gname = ""
-    return info

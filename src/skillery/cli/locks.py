@@ -1,4 +1,4 @@
-"""`skillery lock` writes the exact versions of skills to a file. `skillery packages` downloads packages of locks."""
+"""`skillery lock` writes the exact versions of skills to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skillery.cli.lock_files import (
     verified_lock,
     write_atomically,
 )
-from skillery.cli.options import Target, home_options, json_option, target_options
+from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import keychain_of_file, keys_option
 from skillery.formats.wording import first_names
@@ -217,51 +217,3 @@ def refuse_problems(
 def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:
     columns = ("name", "version", "digest", "status")
     print_rows(columns, [[entry[column] for column in columns] for entry in entries], none="No skills.")
-
-
-# -- `skillery packages`: files for servers without a network ----------------------------------------------------------
-
-
-@click.group()
-def packages() -> None:
-    """Download packages for servers without a network."""
-
-
-@packages.command("fetch")
-@click.option(
-    "--npm",
-    "npm_locks",
-    metavar="LOCK",
-    multiple=True,
-    required=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The file npm.lock of a skill; several are possible.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    metavar="DIR",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of the files.",
-)
-@home_options
-def fetch(npm_locks: Sequence[Path], folder: Path, target: Target) -> None:
-    """Download the packages of locks into a folder.
-
-    The files come from the registry in the settings (packages.npm_url), have the hashes of the locks, and are for the
-    system of this machine. A server without a network gets the folder as packages.npm_store.
-    """
-    import asyncio
-
-    from skillery.authoring.packages import fetch_npm_files
-    from skillery.formats.requirements import InvalidLock
-
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        names = asyncio.run(fetch_npm_files(target.load().settings, [path.read_bytes() for path in npm_locks], folder))
-    except InvalidLock as error:
-        raise CheckFailed(f"the lock {error.message}") from None
-    for name in names:
-        click.echo(name)

@@ -11,13 +11,13 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, delete, event, exc, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, Table, delete, event, exc, func, insert, inspect, select, text
 
 from skillery.database.engine import Database
 from skillery.database.tables import SEARCH_INDEX, metadata, registry
@@ -200,6 +200,21 @@ def create(
             then(connection)
     except exc.DatabaseError as error:
         raise _failure(database, error) from None
+
+
+def advance_sequences(connection: Connection, tables: Iterable[Table]) -> None:
+    """Set each id counter of Postgres to the highest id of its table."""
+    for table in tables:
+        keys = list(table.primary_key.columns)
+        if len(keys) != 1 or not keys[0].autoincrement:
+            continue
+        sequence = connection.scalar(
+            text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table.name, "column": keys[0].name}
+        )
+        # Postgres has no max() of bytes, and keys of bytes have no counter.
+        highest = connection.scalar(select(func.max(keys[0]))) if sequence else None
+        if highest is not None:
+            connection.execute(text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest})
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 from sqlalchemy import exc
 
+from skillery.backends import Storage
 from skillery.errors import StartupError
 from skillery.formats.tars import FILE, DamagedTar, read_members
 from skillery.formats.wording import printable
@@ -156,14 +157,58 @@ class Hashing(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def verify_archive(path: Path) -> ArchiveHead:
-    """Read the whole archive, compare every sum, and return the description.
+class Archive:
+    """A backup file as the source of a restore: see `skillery.maintenance.backups.Source`."""
 
-    Raise DamagedArchive if the file is not a backup or was changed. Raise StartupError if the file cannot be read or
-    has another format.
-    """
-    with _speaking(path):
-        return _verified(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.title = path.name
+        self.storage: Storage | None = None
+
+    def verify(self) -> ArchiveHead:
+        """Read the whole archive, compare every sum, and return the description.
+
+        Raise DamagedArchive if the file is not a backup or was changed. Raise StartupError if the file cannot be read
+        or has another format.
+        """
+        with _speaking(self.path):
+            return _verified(self.path)
+
+    def tables(self) -> Iterator[tuple[str, BinaryIO]]:
+        for name, stream, _ in members(self.path):
+            if match := _TABLE.fullmatch(name):
+                yield match[1], stream
+
+    def restore_contents(self, storage: Storage) -> int:
+        count = 0
+        for name, stream, _ in members(self.path):
+            if match := _CONTENT.fullmatch(name):
+                _put(storage, match[1], stream)
+                count += 1
+        return count
+
+    def secret_key(self) -> bytes | None:
+        return next((stream.read() for name, stream, _ in members(self.path) if name == SECRET_KEY), None)
+
+    def inline(self, digests: Sequence[str]) -> Sequence[bytes]:
+        return ()  # the rows themselves have them
+
+
+def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
+    """Store a content. Raise StartupError if it does not have the digest `sha256`."""
+    upload = storage.begin()
+    hashing = Hashing(stream)
+    try:
+        while chunk := hashing.read(CHUNK_BYTES):
+            upload.write(chunk)
+        if hashing.digest() != sha256:
+            raise StartupError(
+                "the backup changed during the restore, so nothing uses the restored contents; start the restore again"
+            )
+        upload.commit(sha256)
+    except BaseException:
+        upload.abort()
+        raise
 
 
 def _verified(path: Path) -> ArchiveHead:
@@ -173,7 +218,7 @@ def _verified(path: Path) -> ArchiveHead:
     sums: dict[str, str] | None = None
     for name, stream, size in members(path):
         if sums is not None or name in digests:
-            raise _damaged(path, f"'{name[:80]}' is at a place where no member belongs")
+            raise damaged(path, f"'{name[:80]}' is at a place where no member belongs")
         if name == SUMS:
             sums = _decoded(path, name, _whole(path, stream, size), dict[str, str])
         elif name == HEAD:
@@ -183,14 +228,14 @@ def _verified(path: Path) -> ArchiveHead:
             digests[name] = _sum(stream)
             content = _CONTENT.fullmatch(name)
             if content and content[1] != digests[name]:
-                raise _damaged(path, f"'{name}' contains another content")
+                raise damaged(path, f"'{name}' contains another content")
     if head is None:
-        raise _damaged(path, "it is not a backup of Skillery")
+        raise damaged(path, "it is not a backup of Skillery")
     if sums is None:
-        raise _damaged(path, "its end is missing")
+        raise damaged(path, "its end is missing")
     differing = sorted(name for name in digests.keys() | sums.keys() if digests.get(name) != sums.get(name))
     if differing:
-        raise _damaged(path, f"'{differing[0][:80]}' was changed after it was written")
+        raise damaged(path, f"'{differing[0][:80]}' was changed after it was written")
     if head.format != FORMAT:
         raise StartupError(
             f"the backup {path} has format {head.format}, and this release reads {FORMAT}: use a newer release"
@@ -207,7 +252,7 @@ def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
     with _speaking(path), path.open("rb") as headers, path.open("rb") as file:
         for member in read_members(headers):
             if member.kind != FILE or not _is_ours(member.name):
-                raise _damaged(path, f"it contains '{printable(member.name, 80)}', which is not a member of a backup")
+                raise damaged(path, f"it contains '{printable(member.name, 80)}', which is not a member of a backup")
             stream = io.BufferedReader(_Content(file, member.place, member.size))
             yield member.name, cast(BinaryIO, stream), member.size
 
@@ -229,16 +274,6 @@ class _Content(io.RawIOBase):
         return len(chunk)
 
 
-def table_of(name: str) -> str | None:
-    match = _TABLE.fullmatch(name)
-    return match[1] if match else None
-
-
-def content_of(name: str) -> str | None:
-    match = _CONTENT.fullmatch(name)
-    return match[1] if match else None
-
-
 def _is_ours(name: str) -> bool:
     return name in {HEAD, SUMS, SECRET_KEY} or bool(_TABLE.fullmatch(name) or _CONTENT.fullmatch(name))
 
@@ -252,7 +287,7 @@ def _sum(stream: BinaryIO) -> str:
 
 def _whole(path: Path, stream: BinaryIO, size: int) -> bytes:
     if size > MOST_SUMS_BYTES:
-        raise _damaged(path, "one of its members is too large")
+        raise damaged(path, "one of its members is too large")
     return stream.read()
 
 
@@ -260,7 +295,7 @@ def _decoded(path: Path, name: str, data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _damaged(path, f"'{name}' cannot be read") from None
+        raise damaged(path, f"'{name}' cannot be read") from None
 
 
 @contextmanager
@@ -269,19 +304,19 @@ def _speaking(path: Path) -> Iterator[None]:
     try:
         yield
     except DamagedTar:
-        raise _damaged(path, "it is not a backup, or was cut off") from None
+        raise damaged(path, "it is not a backup, or was cut off") from None
     except FileNotFoundError:
         raise StartupError(f"there is no file {path}") from None
     except OSError as error:
         raise StartupError(f"cannot read the backup {path}: {error.strerror or error}") from None
 
 
-def _damaged(path: Path, why: str) -> DamagedArchive:
-    return DamagedArchive(f"the backup {path} is damaged: {why}; nothing was restored; use another backup")
+def damaged(title: str | Path, why: str) -> DamagedArchive:
+    return DamagedArchive(f"the backup {title} is damaged: {why}; nothing was restored; use another backup")
 
 
 @contextmanager
-def rows_are_valid(path: Path, table: str) -> Iterator[None]:
+def rows_are_valid(title: str, table: str) -> Iterator[None]:
     """Context manager that raises DamagedArchive if the rows of `table` cannot be decoded, or if the database refuses
     them.
     """
@@ -290,7 +325,7 @@ def rows_are_valid(path: Path, table: str) -> Iterator[None]:
     except exc.OperationalError:  # of the database, not of the row
         raise
     except (*_DAMAGED_ROW, exc.StatementError):
-        raise _damaged(path, f"the table '{table}' has a row that does not belong there") from None
+        raise damaged(title, f"the table '{table}' has a row that does not belong there") from None
 
 
 # -- values of rows ----------------------------------------------------------------------------------------------
@@ -301,6 +336,10 @@ def encode_row(row: tuple[Any, ...]) -> bytes:
     `{"at": ISO 8601}`.
     """
     return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
+
+
+INLINE = {"inline": True}
+"""The value of a content that an incremental backup stores apart from its row."""
 
 
 def decode_row(line: bytes) -> list[Any]:
@@ -317,7 +356,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or value == INLINE:
         return value
     if "bytes" in value:
         return base64.b64decode(value["bytes"], validate=True)

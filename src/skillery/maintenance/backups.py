@@ -6,14 +6,14 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
-from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, update
+from sqlalchemy import Connection, MetaData, Table, insert, select, update
 
 from skillery import audit
 from skillery.backends import Storage
@@ -29,6 +29,7 @@ from skillery.database.tables import (
     locks,
     metadata,
     objects,
+    runs,
     search_postings,
     search_spellings,
     search_vectors,
@@ -43,19 +44,14 @@ from skillery.database.tables import (
 from skillery.errors import ContentMissing, StartupError
 from skillery.formats.paths import leads_outside
 from skillery.maintenance.backup_archives import (
-    CHUNK_BYTES,
     FORMAT,
+    INLINE,
     SECRET_KEY,
     ArchiveHead,
     ArchiveWriter,
-    Hashing,
-    content_of,
     decode_row,
     encode_row,
-    members,
     rows_are_valid,
-    table_of,
-    verify_archive,
 )
 from skillery.runs.ended_runs import close_all
 from skillery.skills.search_index import index_latest
@@ -71,6 +67,9 @@ LEFT_OUT = {table.name for table in (*_OF_MACHINES, *_COMPUTED, web_sessions)}
 Some describe the machines of the running servers. Others can be computed again: search tables have another form in each
 kind of database, and `exports` is a cache. Sessions of browsers that have ended must not return with a backup.
 """
+
+
+TABLES = [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
 
 
 class BackedUp(msgspec.Struct, frozen=True):
@@ -89,26 +88,33 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
     database is not at the revision of this release, if a content is missing, damaged or deleted during the backup, or
     if the file cannot be written.
     """
+    head = head_of(database, release)
+    try:
+        with (
+            ArchiveWriter(path, head) as archive,
+            database.snapshot() as connection,
+        ):
+            # Contents are read first, so that a sweep has little time to delete some of them before.
+            contents, size = _add_contents(connection, storage, archive)
+            rows = {str(table.name): _add_table(connection, table, archive, path.parent) for table in TABLES}
+            if secret_key is not None:
+                archive.add_bytes(SECRET_KEY, secret_key.read_bytes())
+    except OSError as error:
+        raise StartupError(f"cannot write the backup {path}: {error.strerror or error}") from None
+    return BackedUp(head.revision, rows, contents, size)
+
+
+def head_of(database: Database, release: str) -> ArchiveHead:
+    """Return the description of a new backup. Raise StartupError if the database is not at the revision of this
+    release.
+    """
     revision = migrate.current(database)
     if revision != migrate.head():
         raise StartupError(
             f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
             "back it up with the release that serves it, or run skillery db migrate first"
         )
-    try:
-        with (
-            ArchiveWriter(path, ArchiveHead(FORMAT, release, revision, datetime.now(UTC))) as archive,
-            database.snapshot() as connection,
-        ):
-            # Contents are read first, so that a sweep has little time to delete some of them before.
-            contents, size = _add_contents(connection, storage, archive)
-            tables = [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
-            rows = {str(table.name): _add_table(connection, table, archive, path.parent) for table in tables}
-            if secret_key is not None:
-                archive.add_bytes(SECRET_KEY, secret_key.read_bytes())
-    except OSError as error:
-        raise StartupError(f"cannot write the backup {path}: {error.strerror or error}") from None
-    return BackedUp(revision, rows, contents, size)
+    return ArchiveHead(FORMAT, release, migrate.head(), datetime.now(UTC))
 
 
 def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWriter) -> tuple[int, int]:
@@ -124,16 +130,20 @@ def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWrit
         except (ContentMissing, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise _missing(sha256) from None
+            raise missing_content(sha256) from None
         if added != sha256:
-            raise StartupError(
-                f"the content {sha256} is damaged in the storage; skillery check --deep lists all damaged contents"
-            )
+            raise damaged_content(sha256)
         count, total = count + 1, total + size
     return count, total
 
 
-def _missing(sha256: str) -> StartupError:
+def damaged_content(sha256: str) -> StartupError:
+    return StartupError(
+        f"the content {sha256} is damaged in the storage; skillery check --deep lists all damaged contents"
+    )
+
+
+def missing_content(sha256: str) -> StartupError:
     return StartupError(
         f"the content {sha256} is not in the storage. If a sweep has deleted it just now, repeat the backup; "
         "otherwise skillery check lists what refers to it"
@@ -145,18 +155,28 @@ def _add_table(connection: Connection, table: Table, archive: ArchiveWriter, fol
 
     The rows are first written to a temporary file, because a tar member begins with its size.
     """
-    columns = [column for column in table.columns if column.computed is None]
-    rows = select(*columns).order_by(*table.primary_key.columns).execution_options(yield_per=ROWS_AT_ONCE)
-    count = 0
+    count = -1
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(msgspec.json.encode([str(column.name) for column in columns]) + b"\n")
-        for row in connection.execute(rows):
-            file.write(encode_row(tuple(row)))
+        for line in table_lines(connection, table):
+            file.write(line)
             count += 1
         size = file.tell()
         file.seek(0)
         archive.add(f"tables/{table.name}.jsonl", file, size)
     return count
+
+
+def table_lines(connection: Connection, table: Table) -> Iterator[bytes]:
+    """Yield the names of the columns, then each row, as lines of JSON. New rows are at the end, if the key permits."""
+    columns = columns_of(table)
+    yield msgspec.json.encode([str(column.name) for column in columns]) + b"\n"
+    order = (runs.c.started_at, runs.c.id) if table is runs else table.primary_key.columns
+    for row in connection.execute(select(*columns).order_by(*order).execution_options(yield_per=ROWS_AT_ONCE)):
+        yield encode_row(tuple(row))
+
+
+def columns_of(table: Table) -> list[Any]:
+    return [column for column in table.columns if column.computed is None]
 
 
 # -- skillery restore: a backup into an empty database and storage -----------------------------------------------------
@@ -178,24 +198,50 @@ class Restored(msgspec.Struct, frozen=True):
     secret_key: bool
 
 
-def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
-    """Restore the backup at `path`. If the backup contains the key of the secrets, write it to the file `secret_key`.
+class Source(Protocol):
+    """A backup that can be restored."""
 
-    The whole archive is verified before anything is written. Contents are stored first, while no row refers to them.
+    title: str
+    storage: Storage | None
+    """The storage that has the contents already, if there is one."""
+
+    def verify(self) -> ArchiveHead:
+        """Verify the backup, and return its description. Raise StartupError if it is damaged."""
+        ...
+
+    def tables(self) -> Iterator[tuple[str, BinaryIO]]:
+        """Yield the name of each table, and its lines."""
+        ...
+
+    def restore_contents(self, storage: Storage) -> int:
+        """Write the contents of the storage, and return their number. Raise StartupError if one is damaged."""
+        ...
+
+    def inline(self, digests: Sequence[str]) -> Sequence[bytes]:
+        """Return the contents that belong to rows with the value INLINE."""
+        ...
+
+    def secret_key(self) -> bytes | None: ...
+
+
+def restore(database: Database, storage: Storage, source: Source, secret_key: Path, actor: audit.Actor) -> Restored:
+    """Restore a backup. If the backup contains the key of the secrets, write it to the file `secret_key`.
+
+    The backup is verified before anything is written. Contents are stored first, while no row refers to them.
     Then one transaction creates the tables, adds all rows, removes the state of the old servers, and adds an audit
     entry. So the database is either empty or complete.
 
     Raise StartupError if the database is not empty, or if the backup is damaged or of a newer release. If `secret_key`
     exists with another key, restore everything else, and then raise StartupError.
     """
-    head = verify_archive(path)
+    head = source.verify()
     if head.revision not in migrate.revisions():
         raise StartupError(
-            f"the backup {path} was made by release {head.release}, whose tables (revision {head.revision}) this one "
-            "does not know: restore it with that release or a newer one"
+            f"the backup {source.title} was made by release {head.release}, whose tables (revision {head.revision}) "
+            "this one does not know: restore it with that release or a newer one"
         )
     _check_empty(database)
-    contents, key = _restore_contents(storage, path)
+    contents, key = source.restore_contents(storage), source.secret_key()
     rows: dict[str, int] = {}
 
     def load(connection: Connection) -> None:
@@ -204,19 +250,17 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path, 
                 # The backup also has the rows that a migration adds.
                 connection.execute(table.delete())
         by_name = {table.name: table for table in _tables(connection)}
-        for name, stream, _ in members(path):
-            table_name = table_of(name)
-            if table_name is not None:
-                with rows_are_valid(path, table_name):
-                    rows[table_name] = _load_table(connection, by_name.get(table_name), table_name, stream)
+        for name, stream in source.tables():
+            with rows_are_valid(source.title, name):
+                rows[name] = _load_table(connection, by_name.get(name), name, stream, source)
         if not database.is_sqlite:
-            advance_sequences(connection, by_name.values())
+            migrate.advance_sequences(connection, by_name.values())
 
     def settle(connection: Connection) -> None:
         _settle(connection)
         counts = {"rows": sum(rows.values()), "contents": contents}
         restored = {"release": head.release, "revision": head.revision, **counts}
-        audit.record_at_once(connection, actor, "restore", path.name, after=restored)
+        audit.record_at_once(connection, actor, "restore", source.title, after=restored)
 
     migrate.create(database, head.revision, load, settle)
     if key is not None:
@@ -232,35 +276,6 @@ def _check_empty(database: Database) -> None:
         )
 
 
-def _restore_contents(storage: Storage, path: Path) -> tuple[int, bytes | None]:
-    count, key = 0, None
-    for name, stream, _ in members(path):
-        sha256 = content_of(name)
-        if sha256 is not None:
-            _put(storage, sha256, stream)
-            count += 1
-        elif name == SECRET_KEY:
-            key = stream.read()
-    return count, key
-
-
-def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
-    """Store a content. Raise StartupError if it does not have the digest `sha256`."""
-    upload = storage.begin()
-    hashing = Hashing(stream)
-    try:
-        while chunk := hashing.read(CHUNK_BYTES):
-            upload.write(chunk)
-        if hashing.digest() != sha256:
-            raise StartupError(
-                "the backup changed during the restore, so nothing uses the restored contents; start the restore again"
-            )
-        upload.commit(sha256)
-    except BaseException:
-        upload.abort()
-        raise
-
-
 def _tables(connection: Connection) -> list[Table]:
     """Return the tables of the database, each before the tables that its foreign keys refer to.
 
@@ -272,7 +287,7 @@ def _tables(connection: Connection) -> list[Table]:
     return list(reversed(data.sorted_tables))
 
 
-def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO) -> int:
+def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO, source: Source) -> int:
     """Add the rows of a member to its table, and return their number. `table` is None if the revision has no such
     table.
     """
@@ -284,6 +299,9 @@ def _load_table(connection: Connection, table: Table | None, name: str, stream: 
     count = 0
     for batch in _batches(lines):
         values: list[dict[str, Any]] = [dict(zip(columns, decode_row(line), strict=True)) for line in batch]
+        inline = [row for row in values if row.get("data") == INLINE]
+        for row, data in zip(inline, source.inline([row["sha256"] for row in inline]), strict=True):
+            row["data"] = data
         for row in values:
             _check_row(name, row)
         connection.execute(adding, values)
@@ -307,21 +325,6 @@ def _check_row(table: str, row: dict[str, Any]) -> None:
 def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
     while batch := list(islice(lines, ROWS_AT_ONCE)):
         yield batch
-
-
-def advance_sequences(connection: Connection, tables: Any) -> None:
-    """Set each id counter of Postgres to the highest id of its table."""
-    for table in tables:
-        keys = list(table.primary_key.columns)
-        if len(keys) != 1 or not keys[0].autoincrement:
-            continue
-        sequence = connection.scalar(
-            text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table.name, "column": keys[0].name}
-        )
-        # Postgres has no max() of bytes, and keys of bytes have no counter.
-        highest = connection.scalar(select(func.max(keys[0]))) if sequence else None
-        if highest is not None:
-            connection.execute(text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest})
 
 
 def _settle(connection: Connection) -> None:

@@ -37,7 +37,6 @@ from skillery.database.tables import (
 )
 from skillery.errors import StartupError
 from skillery.maintenance.backup_archives import decode_row, encode_row
-from skillery.maintenance.backups import advance_sequences
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500
@@ -180,7 +179,7 @@ class _Copying:
             if table is not objects:
                 self._compare(into, table)
         if not self._target.is_sqlite:
-            advance_sequences(into, metadata.sorted_tables)
+            migrate.advance_sequences(into, metadata.sorted_tables)
         details = {"target": where(self._target), "rows": sum(checksum.rows for checksum in self._sums.values())}
         audit.record_at_once(into, actor, "copy_database", where(self._source), after=details)
 

@@ -19,6 +19,7 @@ from skillery.backends import Storage
 from skillery.contents.storage_copies import StorageCopy, find_copy, is_marked
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database, as_stored, in_utc
+from skillery.database.backend_values import find_value
 from skillery.database.tables import (
     RESOLVABLE,
     audit,
@@ -265,6 +266,8 @@ class Figures(NamedTuple):
     """When the version was submitted that waits longest for its review. None if no version waits."""
     near_quotas: Mapping[str, int]
     """For each quota, the number of identities or namespaces that have used most of it."""
+    backed_up_at: datetime | None
+    """When the last backup was made. None if there was none, and the settings expect none."""
 
 
 _waits = text("status IN ('draft', 'in_review')")  # the condition of the index
@@ -278,11 +281,19 @@ _IN_REVIEW = select(func.count(), func.min(func.coalesce(_submitted_at, skill_ve
 )
 
 
-def read_figures(connection: Connection, quotas: Quotas) -> Figures:
+LAST_BACKUP = "last backup"
+"""The name of the time of the last backup in the database."""
+
+
+def read_figures(connection: Connection, quotas: Quotas, expects_backups: bool) -> Figures:
     """Return the figures. Call this in a separate thread: it reads the use of up to 100 identities."""
     in_review, submitted_at = connection.execute(_IN_REVIEW).one()
     _, database_bytes, _ = _database(connection)
-    return Figures(database_bytes, in_review, in_utc(submitted_at), count_near(connection, quotas))
+    last_backup = find_value(connection, LAST_BACKUP)
+    backed_up_at = datetime.fromtimestamp(0, UTC) if expects_backups else None
+    if last_backup is not None:
+        backed_up_at = datetime.fromisoformat(last_backup.decode())
+    return Figures(database_bytes, in_review, in_utc(submitted_at), count_near(connection, quotas), backed_up_at)
 
 
 FIGURES_SECONDS = 30.0

@@ -158,6 +158,8 @@ def one_line(error: Exception) -> str:
 
 
 log = logging.getLogger(__name__)
+BACKUP = "backup"
+"""The kind in the sections of the settings for the storage of backups."""
 
 
 class Plugins:
@@ -204,6 +206,21 @@ class Plugins:
         Raise the errors of `open`.
         """
         storage: Storage = self._open("storage", name, settings, database)
+        return storage
+
+    def open_backup_store(self, settings: Settings) -> Storage:
+        """Return the open storage of the backups, which the setting `backups.storage` and its section
+        `[backends.backup.<name>]` choose. Its folder is `backups` in the home.
+
+        Raise the errors of `open`.
+        """
+        sections = {**settings.backends, "storage": settings.backends.get(BACKUP, {})}
+        own = msgspec.structs.replace(settings, home=settings.home / "backups", backends=sections)
+        try:
+            storage: Storage = self._open("storage", settings.backups.storage, own, None)
+        except StartupError as error:
+            text = str(error).replace("[backends.storage.", f"[backends.{BACKUP}.")
+            raise StartupError(text.replace("setting 'storage'", "setting 'backups.storage'")) from None
         return storage
 
     def open_authenticator(self, settings: Settings, database: Database) -> Authenticator:
@@ -298,12 +315,13 @@ class Plugins:
                 )
             settings_of(f"plugins.{name}", self.objects[name], values)
         for kind, sections in settings.backends.items():
-            if kind not in KINDS:
+            if kind not in (*KINDS, BACKUP):
                 raise StartupError(f"there is no kind of backend '{kind}' ([backends.{kind}]): {', '.join(KINDS)}")
+            offers = self.offers["storage" if kind == BACKUP else kind]
             for name, values in sections.items():
-                offer = self.offers[kind].get(name)
+                offer = offers.get(name)
                 if offer is None:
-                    offered = ", ".join(sorted(self.offers[kind]))
+                    offered = ", ".join(sorted(offers))
                     raise StartupError(
                         f"[backends.{kind}.{name}]: no plugin offers this backend; the plugins offer: {offered}"
                     )

@@ -46,6 +46,7 @@ MERGES: dict[str, Callable[[Iterable[float]], float]] = {
     "skillery_review_waiting": max,
     "skillery_review_oldest_seconds": max,
     "skillery_quotas_near": max,
+    "skillery_backup_age_seconds": max,
     # All workers have the same disks and the same build.
     "skillery_disk_free_bytes": max,
     "skillery_disk_size_bytes": max,
@@ -300,6 +301,10 @@ def _of_registry(figures: Figures) -> Iterable[Metric]:
     for quota, count in sorted(figures.near_quotas.items()):
         near.add_metric([quota], count)
     yield near
+    age = GaugeMetricFamily("skillery_backup_age_seconds", "Time since the last backup.")
+    if figures.backed_up_at is not None:
+        age.add_metric([], (datetime.now(UTC) - figures.backed_up_at).total_seconds())
+    yield age
 
 
 def _of_plugins(failures: Failures) -> CounterMetricFamily:

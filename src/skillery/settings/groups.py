@@ -227,6 +227,18 @@ class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_days: Natural = 7
 
 
+class Backups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Incremental backups in the storage `storage`. "": there are none.
+
+    Of each of the last `keep_daily` days and `keep_weekly` weeks with backups, the newest backup is kept. Both 0: all
+    are kept.
+    """
+
+    storage: str = ""
+    keep_daily: Natural = 7
+    keep_weekly: Natural = 5
+
+
 class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of an archive of skills. `at_once` limits the number of imports at the same time."""
 

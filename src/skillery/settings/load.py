@@ -21,6 +21,7 @@ from skillery.errors import StartupError
 from skillery.settings.groups import (
     ENTRIES,
     Audit,
+    Backups,
     BlobLifetimes,
     DefinedTools,
     Garbage,
@@ -124,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audit: Audit = Audit()
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
+    backups: Backups = Backups()
     imports: Imports = Imports()
     packages: Packages = Packages()
     webhooks: Webhooks = Webhooks()

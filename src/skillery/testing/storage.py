@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skillery.backends import KINDS, ListsContents, SignsDownloads, Storage
+from skillery.backends import KINDS, KeepsNames, ListsContents, SignsDownloads, Storage
 from skillery.backends.storage import NO_MARKS
 from skillery.errors import ContentMissing
 from skillery.testing.contracts import Contract
@@ -190,6 +190,20 @@ class StorageContract(Contract):
 
         assert list(storage.stored_before(datetime.now(UTC) + timedelta(minutes=1))) == []
         assert storage.find_mark() == "one"
+
+    def test_names_are_listed_until_they_are_removed(self, storage: Storage) -> None:
+        """`names` yields each name that was added and not removed, and `stored_before` yields none of them."""
+        if not isinstance(storage, KeepsNames):
+            return
+        assert list(storage.names()) == []
+        for name in ("20260101T000000000000Z-ab", "other", "other"):
+            storage.add_name(name)
+        storage.remove_name("other")
+        storage.remove_name("unknown")
+
+        assert list(storage.names()) == ["20260101T000000000000Z-ab"]
+        if isinstance(storage, ListsContents):
+            assert list(storage.stored_before(datetime.now(UTC) + timedelta(minutes=1))) == []
 
     def test_an_active_upload_survives_a_sweep(self, storage: Storage) -> None:
         """`remove_unfinished` removes no upload that began later, and with `dry_run` none at all."""

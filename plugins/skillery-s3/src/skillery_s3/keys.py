@@ -8,6 +8,8 @@ from skillery.errors import ContentMissing
 
 MARK = "registry"
 """The key of the mark, which ties the bucket to one database."""
+NAMES = "names"
+"""The folder of the names of backups."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})")
 

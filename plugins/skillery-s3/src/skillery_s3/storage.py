@@ -17,7 +17,7 @@ from skillery.errors import ContentMissing
 from skillery_s3.bucket import Bucket
 from skillery_s3.download import S3Download
 from skillery_s3.failures import is_missing, speaking
-from skillery_s3.keys import MARK, digest_in, key_of
+from skillery_s3.keys import MARK, NAMES, digest_in, key_of
 from skillery_s3.unfinished import abort, list_unfinished
 from skillery_s3.upload import S3Upload
 
@@ -86,6 +86,20 @@ class S3Storage(Storage):
     def find_mark(self) -> str | None:
         with speaking("the mark of the registry"):
             return self._read_mark()
+
+    def add_name(self, name: str) -> None:
+        with speaking("the name of a backup", stores=True):
+            obstore.put(self._bucket.store, f"{NAMES}/{name}", name.encode(), use_multipart=False)
+
+    def names(self) -> Iterator[str]:
+        with speaking("a list of names"):
+            for page in obstore.list(self._bucket.store, NAMES):
+                for item in page:
+                    yield item["path"].rpartition("/")[2]
+
+    def remove_name(self, name: str) -> None:
+        with suppress(ContentMissing), speaking("a deletion"):
+            obstore.delete(self._bucket.quick, f"{NAMES}/{name}")
 
     def _read_mark(self, *, quick: bool = False) -> str | None:
         """Return the id in the mark of this bucket, or None if the bucket has no mark."""
