@@ -67,7 +67,7 @@ def fill(bench: Bench, versions: int, megabytes: int, prefix: str = "s") -> None
         (folder / "SKILL.md").write_text(SKILL_MD.format(name=name))
         (folder / "large.txt").write_text(f"{number} " * (size // (len(str(number)) + 1)))
     started = time.perf_counter()
-    bench.run("import", str(source), "--json", storage="directory")
+    bench.run("import", str(source), "--source", prefix, "--json", storage="directory")
     shutil.rmtree(source)
     print(f"  filled with {versions} versions in {time.perf_counter() - started:.0f} s", flush=True)
 

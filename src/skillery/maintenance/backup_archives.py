@@ -335,7 +335,7 @@ def encode_row(row: tuple[Any, ...]) -> bytes:
     """Return a row as one line of JSON. Bytes and times become the objects `{"bytes": base64}` and
     `{"at": ISO 8601}`.
     """
-    return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
+    return msgspec.json.encode([_plain(value) if type(value) in _WRAPPED else value for value in row]) + b"\n"
 
 
 INLINE = {"inline": True}
@@ -346,13 +346,14 @@ def decode_row(line: bytes) -> list[Any]:
     return [_value(value) for value in msgspec.json.decode(line, type=list[Any])]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | memoryview):
+_WRAPPED = {bytes, memoryview, datetime}
+
+
+def _plain(value: bytes | memoryview | datetime) -> dict[str, str]:
+    if not isinstance(value, datetime):
         return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        # SQLite returns times without their zone, which is UTC.
-        return {"at": (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()}
-    return value
+    # SQLite returns times without their zone, which is UTC.
+    return {"at": value.astimezone(UTC).isoformat() if value.tzinfo else f"{value.isoformat()}+00:00"}
 
 
 def _value(value: Any) -> Any:

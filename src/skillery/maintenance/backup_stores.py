@@ -135,6 +135,19 @@ class BackupStore:
             raise StartupError("another command has removed the last backup during this one: repeat the backup")
         return next(backup for backup in self.list() if backup.name == name)
 
+    def references(self, backups: Sequence[StoredBackup]) -> set[str]:
+        """Return the digests of all contents of the backups, with their documents and parts."""
+        used: set[str] = set()
+        for backup in backups:
+            source = StoredSource(self, backup)
+            tables = source.document.tables
+            parts = {part for table in tables.values() for part in table.parts}
+            # Backups have most parts in common, and each is read once.
+            new_parts = [part for part in tables[objects.name].parts if part not in used]
+            used |= {backup.digest, source.document.secret_key or backup.digest} | parts
+            used |= {sha256 for sha256, _ in source.contents(new_parts)}
+        return used
+
     def remove_old(self, keep: Backups) -> Sequence[StoredBackup]:
         """Remove the backups that `keep` does not keep, and all old contents that no other backup refers to."""
         backups = self.list()
@@ -142,7 +155,7 @@ class BackupStore:
         for backup in old:
             self._names.remove_name(backup.name)
         if old:
-            used = set().union(*(StoredSource(self, backup).references for backup in self.list()))
+            used = self.references(self.list())
             unused = self.sizes(datetime.now(UTC) - GRACE).keys() - used
             at_once(self.storage.delete, sorted(unused))
             self.storage.remove_unfinished(datetime.now(UTC) - GRACE, False)
@@ -202,13 +215,6 @@ class StoredSource:
             )
         return document
 
-    @cached_property
-    def references(self) -> frozenset[str]:
-        """The digests of all contents of the backup, with its document and its parts."""
-        parts = {part for table in self.document.tables.values() for part in table.parts}
-        own = {self._backup.digest, self.document.secret_key or self._backup.digest}
-        return frozenset(own | parts | {sha256 for sha256, _ in self._contents()})
-
     def verify(self) -> ArchiveHead:
         """Compare all parts with their digests. Contents are compared when they are restored."""
         parts = [part for table in self.document.tables.values() for part in table.parts]
@@ -224,7 +230,8 @@ class StoredSource:
 
     def restore_contents(self, storage: Storage) -> int:
         """Copy the contents that the storage does not have yet. The store itself has all of them."""
-        stored = [sha256 for sha256, is_inline in self._contents() if not is_inline]
+        parts = self.document.tables[objects.name].parts
+        stored = [sha256 for sha256, is_inline in self.contents(parts) if not is_inline]
         if storage is not self.storage:
             at_once(partial(self._copy, storage), stored)
         return len(stored)
@@ -239,12 +246,13 @@ class StoredSource:
     def _read(self, digest: str) -> bytes:
         return self._store.read(digest, self.title)
 
-    def _contents(self) -> Iterator[tuple[str, bool]]:
-        """Yield the digest of each content, and whether it is part of the database."""
-        for number, line in enumerate(next(stream for name, stream in self.tables() if name == objects.name)):
-            if number:
-                sha256, _, data = decode_row(line)
-                yield sha256, data is not None
+    def contents(self, parts: Sequence[str]) -> Iterator[tuple[str, bool]]:
+        """Yield the digest of each content in parts of the table `objects`, and whether it is part of the database."""
+        for part in parts:
+            for line in self._read(part).splitlines():
+                sha256, size, data = decode_row(line)
+                if isinstance(size, int):  # not the names of the columns
+                    yield sha256, data is not None
 
     def _copy(self, storage: Storage, sha256: str) -> None:
         try:

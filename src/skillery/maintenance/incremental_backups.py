@@ -31,7 +31,6 @@ from skillery.maintenance.backup_stores import (
     YOUNG,
     BackupStore,
     Document,
-    StoredSource,
     StoredTable,
     at_once,
 )
@@ -115,7 +114,7 @@ class _Adding:
         self._storage = storage
         self.base = next(iter(store.list()), None)
         self._sizes = store.sizes(datetime.now(UTC) + YOUNG)
-        references = StoredSource(store, self.base).references if self.base is not None else frozenset[str]()
+        references = store.references([self.base] if self.base is not None else [])
         self._present = {digest: size for digest, size in self._sizes.items() if digest in references}
         self.contents = self.bytes = self.new_contents = self.new_bytes = 0
 
@@ -130,7 +129,7 @@ class _Adding:
 
     def add(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
-        if not self._has(digest, len(content)):
+        if self._present.get(digest) != len(content):
             self._store.put(content)
             self.new_bytes += len(content)
         return digest
