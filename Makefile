@@ -4,6 +4,7 @@ PYTHON ?= python3
 UV := .tools/bin/uv
 BIN := .venv/bin
 BWRAP := .tools/bin/bwrap
+RUNC := .tools/bin/runc
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 NODE := .tools/node/.installed-24.19.0
 SKILLS_CLI := .tools/skills/.installed-1.7.4
@@ -66,6 +67,9 @@ $(QEMU): ## emulator of aarch64, used by the tests of cellblock
 
 $(BWRAP): # no prerequisites: the target may be a link to a system file with an old timestamp
 	plugins/skillery-bubblewrap/fetch-bwrap $@
+
+$(RUNC): # no prerequisites, like bwrap; used by the tests of containers
+	tests/support/fetch-runc $@
 
 $(NODE): | $(UV) # separate Node.js: test clients need a newer version than many machines have
 	rm -rf $(@D)
@@ -166,7 +170,7 @@ check: install ## check style, types, import contracts, and calls with foreign t
 	$(BIN)/python -m checks
 	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
-TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
+TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(RUNC) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only

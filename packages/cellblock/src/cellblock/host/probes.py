@@ -29,13 +29,18 @@ WATCHDOG_FIX = "make cgroups writable, use a kernel with CONFIG_PROC_CHILDREN, o
 APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 CONTAINER = (
-    "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+    "in a container, allow it there (Docker: --security-opt with profiles for seccomp and apparmor that allow user "
+    "namespaces and mounts, or with seccomp=unconfined and apparmor=unconfined)"
+)
+UNMASK = (
+    "in a container, let it see the whole /proc (Docker: --security-opt systempaths=unconfined; Podman: --security-opt "
+    "unmask=ALL)"
 )
 FIXES = {
     "uid mapping": "give the sandbox a range of uids that this user namespace has (`uids`)",
-    "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
-    "own servers": "make /proc/sys writable for this process (Docker: --security-opt systempaths=unconfined; Podman: "
-    "--security-opt unmask=ALL); until then, programs have neither servers nor UNIX sockets with names",
+    "own /proc": "nothing has to be done: runs go without /proc; " + UNMASK,
+    "own servers": f"make /proc/sys writable for this process; {UNMASK}; until then, programs have neither servers nor "
+    "UNIX sockets with names",
     "landlock": LANDLOCK_FIX,
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
