@@ -269,6 +269,11 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --no-emit-package cellblock --no-annotate --constraint requirements.lock --group build pyproject.toml -o requirements-server.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --no-emit-package cellblock --no-emit-package skillery --no-annotate --constraint requirements.lock \
+	  --constraint plugins/skillery-ray/tests/requirements-ray.txt \
+	  --constraint plugins/skillery-semantic/tests/requirements-semantic.txt \
+	  --extra packages --extra node --extra otel pyproject.toml $(PLUGINS:%=%pyproject.toml) -o requirements-container.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group docs -o requirements-docs.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group former-sdks -o requirements-former-sdks.lock
