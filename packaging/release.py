@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("packages/*/pyproject.toml", "packages/*/package.json", "plugins/*/pyproject.toml")
+PROJECTS = ("packages/*/pyproject.toml", "packages/*/package.json", "plugins/*/pyproject.toml")
+NAMES = (*PROJECTS, "packaging/chart/Chart.yaml")
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -64,7 +65,7 @@ def write_version(version: str) -> list[Path]:
     others = [path for name in NAMES for path in ROOT.glob(name)]
     packages = [ROOT / "pyproject.toml", *sorted(others)]
     for file in packages:
-        line = r'^(version = |  "version": )".+"'
+        line = r'^(version = |version: |  "version": )".+"'
         text = re.sub(line, rf'\g<1>"{version}"', file.read_text("utf-8"), count=1, flags=re.MULTILINE)
         file.write_text(re.sub(r'"cellblock==.+?"', f'"cellblock=={version}"', text), "utf-8")
     changelog = ROOT / "CHANGELOG.md"

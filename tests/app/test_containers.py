@@ -7,10 +7,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from skillery_ray.settings import RaySettings
 from tests.cli.test_cli import skillery
+from tests.support import chart
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
@@ -101,3 +104,88 @@ def test_services_of_compose_fit_together() -> None:
     assert all(f" {target};" in configuration for _, target in mounted[1:])
     assert objects["environment"].items() <= server["environment"].items()
     assert server["environment"]["SKILLERY_BACKENDS_STORAGE_S3_ENDPOINT"] == "http://objects:8333"
+
+
+# -- chart/ ------------------------------------------------------------------------------------------------------------
+
+SECRETS = {
+    "SKILLERY_DATABASE": "postgresql://skillery@db.example.org/skillery",
+    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "SKILLERY_SECRET_SIGNING"), "x"),
+}
+VALUES = yaml.safe_load((chart.CHART / "values.yaml").read_text("utf-8"))
+with_helm = pytest.mark.skipif(not (chart.HELM / ".installed").exists(), reason="make .tools/helm/.installed (360 MB)")
+
+
+def shown_settings(text: str, folder: Path, **variables: str) -> dict[str, Any]:
+    """Return what a server with this skillery.toml and the secrets of the chart shows of its settings."""
+    (folder / "skillery.toml").write_text(text)
+    command = ("config", "show", "--json", "--config", str(folder / "skillery.toml"))
+    environment: dict[str, Any] = SECRETS | variables
+    shown = skillery(*command, **environment)
+    assert shown.code == 0, shown.err
+    listed: dict[str, Any] = shown.json
+    return listed
+
+
+@pytest.mark.full
+def test_server_reads_the_settings_of_the_chart(tmp_path: Path) -> None:
+    shown = shown_settings(VALUES["settings"], tmp_path, SKILLERY_HOME=str(tmp_path))
+
+    assert shown["storage"]["value"] == "s3"
+    assert shown["allowed_hosts"]["value"] == [VALUES["ingress"]["host"]]
+    assert (PACKAGING / "seccomp.json").is_file()
+
+
+@with_helm
+@pytest.mark.full
+@pytest.mark.parametrize("with_ray", [False, True], ids=["sandbox", "ray"])
+def test_chart_becomes_documents_of_kubernetes(*, with_ray: bool) -> None:
+    page = chart.rendered({"ray": {"enabled": with_ray}, "ingress": {"enabled": True}, "apparmor": "skillery"})
+
+    assert page["problems"] == page["schemas"] == []
+    parts = {document["kind"]: document for document in page["documents"]}
+    assert ("RayCluster" in parts) is with_ray
+    server, service, ingress = (parts[kind]["spec"] for kind in ("Deployment", "Service", "Ingress"))
+    assert server["selector"]["matchLabels"] == server["template"]["metadata"]["labels"] == service["selector"]
+    [container] = containers(server["template"])
+    assert service["ports"][0]["targetPort"] in [port["name"] for port in container["ports"]]
+    backend = ingress["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend == {"name": parts["Service"]["metadata"]["name"], "port": {"name": service["ports"][0]["name"]}}
+    # One pod needs the rights of the sandbox: the server, or a worker of Ray.
+    pods = [server["template"]]
+    if with_ray:
+        ray = parts["RayCluster"]["spec"]
+        pods += [ray["headGroupSpec"]["template"], ray["workerGroupSpecs"][0]["template"]]
+    of_sandbox = [pod for pod in pods if containers(pod)[0]["securityContext"].get("procMount") == "Unmasked"]
+    assert of_sandbox == [pods[-1]]
+    assert pods[-1]["spec"]["hostUsers"] is False
+    profile = {"type": "Localhost", "localhostProfile": "skillery.json"}
+    assert containers(pods[-1])[0]["securityContext"]["seccompProfile"] == profile
+    assert len({containers(pod)[0]["image"] for pod in pods}) == 1, "all pods need the same versions"
+
+
+@with_helm
+@pytest.mark.full
+def test_server_of_the_chart_finds_the_nodes_of_ray(tmp_path: Path) -> None:
+    parts = {document["kind"]: document for document in chart.rendered({"ray": {"enabled": True}})["documents"]}
+    text = parts["ConfigMap"]["data"]["skillery.toml"]
+    [container] = containers(parts["Deployment"]["spec"]["template"])
+    variables = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+
+    shown = shown_settings(text, tmp_path, **variables | {"SKILLERY_HOME": str(tmp_path)})
+
+    assert shown["sandbox"]["value"] == "ray"
+    settings = msgspec.convert(tomllib.loads(text)["backends"]["sandbox"]["ray"], RaySettings)
+    assert settings.address == f"{parts['RayCluster']['metadata']['name']}-head-svc:6379"
+    assert f"--address={settings.address}" in container["args"][-1]
+    [workers] = parts["RayCluster"]["spec"]["workerGroupSpecs"]
+    label, value = workers["rayStartParams"]["labels"].split("=")
+    assert settings.labels == {label: value}
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers of a pod. Each of their mounts must be a volume of the pod."""
+    listed: list[dict[str, Any]] = pod["spec"]["containers"]
+    mounted = {mount["name"] for container in listed for mount in container.get("volumeMounts", ())}
+    assert mounted == {volume["name"] for volume in pod["spec"].get("volumes", ())}
+    return listed

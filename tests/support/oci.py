@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parents[2]
-USER = 1000
+USER, FIRST_ID = 1000, 200_000
+Kind = Literal["unmasked", "masked", "user namespace"]
+"""How the container sees /proc: whole, or as engines show it; or whole, in a user namespace (Kubernetes: hostUsers)."""
 # What Docker and Podman hide, or show read-only.
 MASKED = ("acpi", "asound", "kcore", "keys", "latency_stats", "scsi", "timer_list")
 READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -28,8 +32,11 @@ def mount(target: str, kind: str, options: Sequence[str], source: str | None = N
     return {"destination": target, "type": kind, "source": source or kind, "options": list(options)}
 
 
-def configuration(command: Sequence[str], profile: Path | None, *, masked: bool) -> dict[str, Any]:
-    """Return config.json of a container: an ordinary user without capabilities, and new namespaces except for users."""
+def configuration(command: Sequence[str], profile: Path, kind: Kind) -> dict[str, Any]:
+    """Return config.json of a container: an ordinary user without capabilities, in new namespaces."""
+    kinds = ["pid", "network", "ipc", "uts", "mount", *(["user"] if kind == "user namespace" else [])]
+    ids = [{"containerID": 0, "hostID": FIRST_ID, "size": 65_536}] if kind == "user namespace" else []
+    masked = kind == "masked"
     shown = [Path("/usr"), Path("/etc"), ROOT, Path(sys.prefix), Path(sys.base_prefix).resolve()]
     bound = [mount(str(path), "bind", ["rbind", "ro"], str(path)) for path in dict.fromkeys(shown)]
     capabilities: dict[str, list[str]] = {name: [] for name in ("bounding", "effective", "permitted")}
@@ -57,28 +64,36 @@ def configuration(command: Sequence[str], profile: Path | None, *, masked: bool)
             *bound,
         ],
         "linux": {
-            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
+            "namespaces": [{"type": name} for name in kinds],
+            "uidMappings": ids,
+            "gidMappings": ids,
             "maskedPaths": [f"/proc/{name}" for name in MASKED] if masked else [],
             "readonlyPaths": [f"/proc/{name}" for name in READ_ONLY] if masked else [],
-            **({"seccomp": json.loads(profile.read_text("utf-8"))} if profile else {}),
+            "seccomp": json.loads(profile.read_text("utf-8")),
         },
     }
 
 
-def run(
-    command: Sequence[str], folder: Path, profile: Path | None, *, masked: bool = False
-) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], profile: Path, kind: Kind = "unmasked") -> subprocess.CompletedProcess[str]:
     """Run a command in a new container. Pid 1 is bash, which reaps processes whose parents have ended."""
     program = engine()
     assert program is not None
-    root = folder / "rootfs"
-    root.mkdir(parents=True)
+    whole = ("bash", "-c", '"$@"; exit $?', "bash", *command)
+    with tempfile.TemporaryDirectory(prefix="container-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "config.json").write_text(json.dumps(configuration(whole, profile, kind)))
+        make_root(folder / "rootfs", FIRST_ID if kind == "user namespace" else 0)
+        started = (program, "--root", str(folder / "state"), "run", "--bundle", name, folder.name)
+        return subprocess.run(started, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def make_root(root: Path, owner: int) -> None:
+    """Make the folders and links of a root in which /usr will be mounted."""
+    for folder in (root, root / "tmp", root / "home"):
+        folder.mkdir()
+        os.chown(folder, owner, owner)
     for name in ("tmp", "home"):
-        (root / name).mkdir()
         (root / name).chmod(0o1777)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
-    whole = ("bash", "-c", '"$@"; exit $?', "bash", *command)
-    (folder / "config.json").write_text(json.dumps(configuration(whole, profile, masked=masked)))
-    started = (program, "--root", str(folder / "state"), "run", "--bundle", str(folder), f"skillery-{folder.name}")
-    return subprocess.run(started, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
