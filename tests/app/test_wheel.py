@@ -124,7 +124,16 @@ def test_a_plugin_is_installed_alone(plugin: Path, wheels: list[Path], tmp_path:
 # -- make demo -------------------------------------------------------------------------------------------------------
 
 MAX_MB = 150
-DEMO_FILES = ("Makefile", "pyproject.toml", "requirements-server.lock", "README.md", "LICENSE", "migrations", "skills")
+DEMO_FILES = (
+    "Makefile",
+    "pyproject.toml",
+    "requirements-server.lock",
+    "README.md",
+    "LICENSE",
+    "migrations",
+    "packaging",
+    "skills",
+)
 
 
 def test_the_demo_installs_versions_of_the_development_lock() -> None:
