@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, exc, inspect, select, text
 
 from skillery.backends import Identity
-from skillery.database import Database, migrate, parse_database_url, select_row
+from skillery.database import Database, migrate, migration_plan, parse_database_url, select_row
 from skillery.database.tables import index_names, metadata, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.identity.quotas import Quotas
@@ -160,7 +160,7 @@ REQUIRES = re.compile(r"\bADD (CONSTRAINT|COLUMN(?!.*\bDEFAULT\b).*\bNOT NULL)|^
 def test_migrations_since_the_previous_release_only_expand(new_postgres_database: Callable[[], str]) -> None:
     """A contracting migration removes what the previous release no longer uses, and names it in CONTRACTS."""
     database = Database(new_postgres_database())
-    steps = migrate.plan(database, migrate.PREVIOUS)
+    steps = migration_plan.plan(database, migrate.PREVIOUS)
     database.close()
 
     assert [step.revision for step in steps] == [row for row in migrate.revisions() if row > migrate.PREVIOUS]
@@ -180,12 +180,12 @@ def test_a_plan_has_statements_and_locks_and_changes_nothing(new_url: str) -> No
     database = Database(new_url)
     migrate.upgrade(database, "0049")
     tables = {*inspect(database.engine).get_table_names()}
-    steps = {step.revision: step for step in migrate.plan(database, "0049")}
+    steps = {step.revision: step for step in migration_plan.plan(database, "0049")}
 
     assert migrate.current(database) == "0049"
     assert {*inspect(database.engine).get_table_names()} == tables
     if not database.is_sqlite:
-        assert migrate.SCRATCH not in inspect(database.engine).get_schema_names()
+        assert migration_plan.SCRATCH not in inspect(database.engine).get_schema_names()
     script, results = steps["0050"].statements
     assert script.sql.startswith("ALTER TABLE runs ADD COLUMN script")
     assert script.locks == ({} if database.is_sqlite else {"runs": "ACCESS EXCLUSIVE"})

@@ -154,9 +154,7 @@ def test_unknown_versions_have_no_report(scene: Scene) -> None:
 
 
 @pytest.mark.full
-def test_the_command_prints_the_report_of_a_subject(
-    start_server: Callable[..., Server], new_name: str
-) -> None:
+def test_the_command_prints_the_report_of_a_subject(start_server: Callable[..., Server], new_name: str) -> None:
     server = start_server()
     Rpc(server.url)("execute_skill", name="text.csv.profile", args={"sample": True})
     version = skillery("versions", "text.csv.profile", "--url", server.url, "--json").json["versions"][0]["version"]

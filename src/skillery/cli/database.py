@@ -18,7 +18,7 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.database import Database
-    from skillery.database.migrate import PlannedStep
+    from skillery.database.migration_plan import PlannedStep
     from skillery.settings.load import Settings
 
 
@@ -45,7 +45,7 @@ def migrate_database(target: Target, dry_run: bool, require_backup: Path | None,
     tables, on Postgres in a schema of their own, which needs the right CREATE on the database.
     """
     from skillery.app.home import Home
-    from skillery.database import migrate
+    from skillery.database import migrate, migration_plan
     from skillery.maintenance.backup_archives import check_fresh_backup
 
     settings = target.load().settings
@@ -55,7 +55,7 @@ def migrate_database(target: Target, dry_run: bool, require_backup: Path | None,
         database = stack.enter_context(open_database(settings))
         former_revision = revision_of(database)
         if dry_run:
-            _print_plan(migrate.plan(database, former_revision), as_json)
+            _print_plan(migration_plan.plan(database, former_revision), as_json)
             return
         if require_backup is not None and former_revision is not None and former_revision != migrate.head():
             check_fresh_backup(require_backup, former_revision)

@@ -8,16 +8,13 @@ not import Alembic.
 from __future__ import annotations
 
 import logging
-import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-from sqlalchemy import Connection, Engine, Table, delete, event, exc, func, insert, inspect, select, text
+from sqlalchemy import Connection, Table, delete, exc, func, insert, inspect, select, text
 
 from skillery.database.engine import Database
 from skillery.database.tables import SEARCH_INDEX, metadata, registry
@@ -77,7 +74,7 @@ def current(database: Database) -> str | None:
             revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
             return revision
     except exc.DatabaseError as error:
-        raise _failure(database, error) from None
+        raise failure_of(database, error) from None
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
@@ -94,7 +91,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
     if present is not None and present not in revisions():
         return _share(database, present)
     try:
-        with _turn(database):
+        with turn(database):
             present = current(database)
             if present is None:
                 with database.engine.begin() as connection:
@@ -104,7 +101,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
                     if present < step <= target:
                         _take_step(database, step)
     except exc.DatabaseError as error:
-        raise _failure(database, error) from None
+        raise failure_of(database, error) from None
 
 
 def _take_step(database: Database, step: str) -> None:
@@ -121,14 +118,14 @@ def _take_step(database: Database, step: str) -> None:
     log.info("the database is at %s after %.1f s", step, time.monotonic() - began)
 
 
-def _run_migrations(connection: Connection, target: str) -> None:
+def run_migrations(connection: Connection, target: str) -> None:
     from alembic import command
 
     command.upgrade(alembic_config(connection), target)
 
 
 def _migrate(connection: Connection, target: str) -> None:
-    _run_migrations(connection, target)
+    run_migrations(connection, target)
     # The first revisions had no table for values.
     if target > PREVIOUS:
         connection.execute(delete(registry).where(registry.c.key == OLDEST))
@@ -191,15 +188,15 @@ def create(
     Raise StartupError if the database is not empty, or cannot be reached.
     """
     try:
-        with _turn(database), database.engine.begin() as connection:
+        with turn(database), database.engine.begin() as connection:
             if inspect(connection).get_table_names():
                 raise StartupError(f"the database {_where(database)} is not empty")
-            _run_migrations(connection, revision)
+            run_migrations(connection, revision)
             fill(connection)
             _migrate(connection, head())
             then(connection)
     except exc.DatabaseError as error:
-        raise _failure(database, error) from None
+        raise failure_of(database, error) from None
 
 
 def advance_sequences(connection: Connection, tables: Iterable[Table]) -> None:
@@ -218,7 +215,7 @@ def advance_sequences(connection: Connection, tables: Iterable[Table]) -> None:
 
 
 @contextmanager
-def _turn(database: Database) -> Iterator[None]:
+def turn(database: Database) -> Iterator[None]:
     """Context manager: wait until no other server migrates this Postgres. A dead server gives up its turn."""
     if database.is_sqlite:
         yield
@@ -229,100 +226,6 @@ def _turn(database: Database) -> Iterator[None]:
             yield
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": POSTGRES_LOCK})
-
-
-# -- What an upgrade would do ------------------------------------------------------------------------------------------
-
-
-SCRATCH = "skillery_dry_run"
-"""The schema of Postgres with empty tables in which a dry run executes the migrations."""
-CHANGES = ("ALTER", "CREATE", "DELETE", "DROP", "INSERT", "UPDATE")
-_LOCKS = (
-    "SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "
-    "WHERE l.pid = pg_backend_pid() AND c.relnamespace = %s::text::regnamespace AND c.relkind = 'r' "
-    "AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'AccessExclusiveLock')"
-)
-
-
-class PlannedStatement(msgspec.Struct, frozen=True):
-    """A statement of an upgrade, and the tables that it locks, with the mode of Postgres. The locks last until the end
-    of the step. ACCESS EXCLUSIVE stops reads and writes of the table, the other modes stop writes.
-    """
-
-    sql: str
-    locks: dict[str, str]
-
-
-class PlannedStep(msgspec.Struct, frozen=True):
-    """A step of an upgrade."""
-
-    revision: str
-    title: str
-    statements: list[PlannedStatement]
-
-
-def plan(database: Database, present: str | None) -> list[PlannedStep]:
-    """Return the steps of an upgrade from the revision `present`, without changing or locking a table of the database.
-
-    On Postgres, the steps are executed in the schema SCRATCH with empty tables, which is dropped at the end; the user
-    needs the right CREATE on the database. Raise StartupError without this right.
-    """
-    if database.is_sqlite:
-        with tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/plan.db")) as scratch:
-            return _planned(scratch.engine, present)
-    try:
-        with _turn(database), closing(Database(database.url.render_as_string(hide_password=False))) as scratch:
-            event.listen(scratch.engine, "begin", _enter_scratch)
-            try:
-                with scratch.engine.begin() as connection:
-                    connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCRATCH} CASCADE")
-                    connection.exec_driver_sql(f"CREATE SCHEMA {SCRATCH}")
-                return _planned(scratch.engine, present)
-            finally:
-                with scratch.engine.begin() as connection:
-                    connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {SCRATCH} CASCADE")
-    except exc.DatabaseError as error:
-        raise _failure(database, error) from None
-
-
-def _enter_scratch(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SET LOCAL search_path TO {SCRATCH}")
-
-
-def _planned(engine: Engine, present: str | None) -> list[PlannedStep]:
-    if present is not None:
-        with engine.begin() as connection:
-            _run_migrations(connection, present)
-    with engine.connect() as connection:
-        tables = {*inspect(connection).get_table_names()}
-    steps = []
-    for revision in revisions():
-        if present is None or revision > present:
-            with engine.begin() as connection:
-                steps.append(PlannedStep(revision, title_of(revision), _statements(connection, revision, tables)))
-    return steps
-
-
-def _statements(connection: Connection, revision: str, tables: set[str]) -> list[PlannedStatement]:
-    """Return the statements of a step after their execution, and their locks on `tables`."""
-    statements: list[PlannedStatement] = []
-    locked: dict[str, str] = {}
-
-    def note(_: Connection, cursor: Any, sql: str, *_others: object) -> None:
-        if not sql.lstrip().upper().startswith(CHANGES) or "alembic_version" in sql:
-            return
-        locks = {}
-        if connection.dialect.name == "postgresql":
-            with cursor.connection.cursor() as own_cursor:
-                for table, mode in own_cursor.execute(_LOCKS, [SCRATCH]).fetchall():
-                    if table in tables and locked.get(table) != "AccessExclusiveLock" and locked.get(table) != mode:
-                        locked[table] = mode
-                        locks[table] = re.sub(r"(?<=.)([A-Z])", r" \1", mode.removesuffix("Lock")).upper()
-        statements.append(PlannedStatement(sql.strip(), locks))
-
-    event.listen(connection, "after_cursor_execute", note)
-    _run_migrations(connection, revision)
-    return statements
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -359,7 +262,7 @@ def _where(database: Database) -> str:
 _REFUSED_LOGINS = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "certificate")
 
 
-def _failure(database: Database, error: exc.DatabaseError) -> StartupError:
+def failure_of(database: Database, error: exc.DatabaseError) -> StartupError:
     """Return the error for a database that cannot be used: DatabaseUnreachable if a repetition may help."""
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     if database.is_sqlite and ("not a database" in cause or "malformed" in cause):

@@ -262,7 +262,7 @@ def behind(statement: Select[Any], key: bytes, bound_to: tuple[str, ...], cursor
 def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> list[RunRow]:
     """Return the first MOST_CALLS runs that a run has called, oldest first. Raise the errors of `find_run`."""
     find_run(connection, identity, run_id)
-    called: Select[Any] = _LISTED.where(runs.c.parent_run_id == run_id).order_by(runs.c.started_at).limit(MOST_CALLS)
+    called: Select[Any] = LISTED.where(runs.c.parent_run_id == run_id).order_by(runs.c.started_at).limit(MOST_CALLS)
     return [_listed(row) for row in connection.execute(called)]
 
 

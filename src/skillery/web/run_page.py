@@ -163,7 +163,7 @@ AGES = {"": "any time", "1h": "last hour", "24h": "last 24 hours", "168h": "last
 
 async def show_runs(request: PageRequest) -> Page | SeeOther:
     """Show the runs that match the filters of the query, or compare two ticked runs."""
-    query, ticked = request.query, list(filter(None, request.query_values("compare")))
+    query, ticked = request.query, [value for name, value in request.pairs if name == "compare" and value]
     if len(ticked) == 2:
         return SeeOther(path_of("runs", ticked[0], "compare", ticked[1]))
     filters: dict[str, Any] = {
