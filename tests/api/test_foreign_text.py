@@ -17,7 +17,7 @@ from skillery.context.request import Silences, begin, note_task
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import name_of
 from skillery.web import rendering
-from skillery.web.rendered_texts import RenderedTexts
+from skillery.web.site import RenderedTexts
 from skillery.web.views.parts import File
 from skillery.web.views.shown import ToShow, show_parts
 from tests.conftest import Server, manifest
