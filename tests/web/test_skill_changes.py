@@ -233,9 +233,7 @@ async def test_a_publisher_rolls_a_label_back_and_undoes_it(
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-async def test_back_leads_to_the_form_after_a_refused_one(
-    tokens_sqlite: Server, open_page: OpenPage, new_name: str
-) -> None:
+async def test_back_opens_the_page_of_a_refused_form(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     author = Author(tokens_sqlite, new_name)
     page = await open_page(tokens_sqlite, "/login")
     cookie = {"name": "skillery", "value": author.browser.cookie(), "url": tokens_sqlite.url}
