@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.connection import with_client
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import (
     Target,
@@ -251,6 +250,8 @@ def incident(target: Target, as_json: bool, since: str, limit: int, cursor: str,
     The report has runs, callers, versions with their approvals, hosts, programs that loaded a copy, and commands. It
     changes nothing. The command requires a token with the scope admin.
     """
+    from skillery.cli.connection import with_client
+
     named = [(subject, name) for subject, name in subjects.items() if name is not None]
     if len(named) != 1:
         raise click.UsageError("name one of --version, --secret, --identity and --host")
