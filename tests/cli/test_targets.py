@@ -42,8 +42,10 @@ and INSTALLED is a folder of installed skills."""
 
 ALIASES = {"review", "admin", "more"}
 """Groups of commands that are also at the top."""
-WITHOUT_REQUEST = {"dev", "mirror run"}
-"""`dev` tries again until it is interrupted, and without a mirror, `mirror run` sends nothing."""
+WITHOUT_REQUEST = {"dev", "eval", "mirror run"}
+"""`dev` tries again until it is interrupted. Without prompts, `eval` searches nothing, and without a mirror,
+`mirror run` sends nothing.
+"""
 
 
 @pytest.fixture

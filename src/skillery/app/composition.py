@@ -135,8 +135,7 @@ async def open_server(
             export = AuditExport(database, home.server_id, settings.audit.otlp)
             await export.start()
             stack.push_async_callback(export.close)
-        routes = routes_of(plugins, settings, backends.authenticator)
-        additions = _Additions(events.failures, routes, counts)
+        additions = _Additions(events.failures, routes_of(plugins, settings, backends.authenticator), counts)
         facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),
             backends.secrets.names,

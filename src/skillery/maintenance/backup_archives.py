@@ -11,7 +11,6 @@ An archive without `sums.json` was truncated, and is refused. No member is unpac
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
@@ -26,7 +25,6 @@ from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import msgspec
-from sqlalchemy import exc
 
 from skillery.backends import Storage
 from skillery.errors import StartupError
@@ -39,15 +37,6 @@ FRESH = timedelta(hours=24)
 CHUNK_BYTES = 1024 * 1024
 MOST_SUMS_BYTES = 1024 * 1024 * 1024
 _TABLE = re.compile(r"tables/([a-z_]{1,63})\.jsonl")
-_DAMAGED_ROW = (
-    msgspec.MsgspecError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
 _CONTENT = re.compile(r"contents/([0-9a-f]{64})")
 
 
@@ -313,52 +302,3 @@ def _speaking(path: Path) -> Iterator[None]:
 
 def damaged(title: str | Path, why: str) -> DamagedArchive:
     return DamagedArchive(f"the backup {title} is damaged: {why}; nothing was restored; use another backup")
-
-
-@contextmanager
-def rows_are_valid(title: str, table: str) -> Iterator[None]:
-    """Context manager that raises DamagedArchive if the rows of `table` cannot be decoded, or if the database refuses
-    them.
-    """
-    try:
-        yield
-    except exc.OperationalError:  # of the database, not of the row
-        raise
-    except (*_DAMAGED_ROW, exc.StatementError):
-        raise damaged(title, f"the table '{table}' has a row that does not belong there") from None
-
-
-# -- values of rows ----------------------------------------------------------------------------------------------
-
-
-def encode_row(row: tuple[Any, ...]) -> bytes:
-    """Return a row as one line of JSON. Bytes and times become the objects `{"bytes": base64}` and
-    `{"at": ISO 8601}`.
-    """
-    return msgspec.json.encode([_plain(value) if type(value) in _WRAPPED else value for value in row]) + b"\n"
-
-
-INLINE = {"inline": True}
-"""The value of a content that an incremental backup stores apart from its row."""
-
-
-def decode_row(line: bytes) -> list[Any]:
-    return [_value(value) for value in msgspec.json.decode(line, type=list[Any])]
-
-
-_WRAPPED = {bytes, memoryview, datetime}
-
-
-def _plain(value: bytes | memoryview | datetime) -> dict[str, str]:
-    if not isinstance(value, datetime):
-        return {"bytes": base64.b64encode(value).decode()}
-    # SQLite returns times without their zone, which is UTC.
-    return {"at": value.astimezone(UTC).isoformat() if value.tzinfo else f"{value.isoformat()}+00:00"}
-
-
-def _value(value: Any) -> Any:
-    if not isinstance(value, dict) or value == INLINE:
-        return value
-    if "bytes" in value:
-        return base64.b64decode(value["bytes"], validate=True)
-    return datetime.fromisoformat(value["at"])

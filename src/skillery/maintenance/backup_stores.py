@@ -21,7 +21,8 @@ from skillery.backends import KeepsNames, ListsContents, Storage
 from skillery.contents.mirrors import DamagedContent, copy_content
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing, StartupError
-from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, damaged, decode_row
+from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, damaged
+from skillery.maintenance.rows import decode_row
 from skillery.settings.groups import Backups
 
 T = TypeVar("T")

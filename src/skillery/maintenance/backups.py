@@ -45,14 +45,11 @@ from skillery.errors import ContentMissing, StartupError
 from skillery.formats.paths import leads_outside
 from skillery.maintenance.backup_archives import (
     FORMAT,
-    INLINE,
     SECRET_KEY,
     ArchiveHead,
     ArchiveWriter,
-    decode_row,
-    encode_row,
-    rows_are_valid,
 )
+from skillery.maintenance.rows import INLINE, decode_row, encode_row, rows_are_valid
 from skillery.runs.ended_runs import close_all
 from skillery.skills.search_index import index_latest
 

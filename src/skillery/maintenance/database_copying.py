@@ -36,7 +36,7 @@ from skillery.database.tables import (
     search_words,
 )
 from skillery.errors import StartupError
-from skillery.maintenance.backup_archives import decode_row, encode_row
+from skillery.maintenance.rows import decode_row, encode_row
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500

@@ -25,7 +25,6 @@ from skillery.database import Database
 from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing, StartupError
-from skillery.maintenance.backup_archives import INLINE, encode_row
 from skillery.maintenance.backup_stores import (
     GRACE,
     YOUNG,
@@ -36,6 +35,7 @@ from skillery.maintenance.backup_stores import (
 )
 from skillery.maintenance.backups import TABLES, damaged_content, head_of, missing_content, table_lines
 from skillery.maintenance.integrity import LAST_BACKUP
+from skillery.maintenance.rows import INLINE, encode_row
 from skillery.settings.groups import Backups
 
 BATCH = 200
