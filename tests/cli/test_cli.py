@@ -765,6 +765,7 @@ def test_db_migrate_dry_run_prints_statements_and_locks(
     assert skillery("db", "current", "--home", home, "--json", SKILLERY_DATABASE=url).json["revision"] == "0049"
 
 
+@pytest.mark.full
 def test_db_migrate_requires_a_fresh_backup_of_the_present_revision(home: str, tmp_path: Path) -> None:
     Path(home).mkdir()
     at_revision(f"sqlite:///{home}/skillery.db", "0049")

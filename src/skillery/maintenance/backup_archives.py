@@ -59,9 +59,10 @@ def newest_backup(folder: Path) -> ArchiveHead | None:
     heads = []
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(StartupError):
-            name, stream, size = next(members(path), (None, io.BytesIO(), 0))
-            if name == HEAD:
-                heads.append(_decoded(path, name, _whole(path, stream, size), ArchiveHead))
+            for name, stream, size in members(path):
+                if name == HEAD:
+                    heads.append(_decoded(path, name, _whole(path, stream, size), ArchiveHead))
+                break
     return max(heads, key=lambda head: head.created_at, default=None)
 
 
