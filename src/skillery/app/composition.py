@@ -198,6 +198,7 @@ def _edge(
     streams, silences = settings.runs, Silences()
     disks = core.disks
     write, cache = partial(_write, database, server, disks), partial(_check_cache, disks)
+    plugin_parts = PluginParts(gate, additions.failures, partial(_record, database), settings.hook_seconds)
     readiness = Readiness(write, cache, core.registry.storage, core.sandbox, counts.peers)
     return HttpParts(
         gate=gate,
@@ -230,10 +231,7 @@ def _edge(
         metrics=_metrics(settings, gate, core, database, additions, silences),
         silences=silences,
         tracing=tracing,
-        plugin_routes=_plugin_routes(
-            PluginParts(gate, additions.failures, partial(_record, database), settings.hook_seconds),
-            additions,
-        ),
+        plugin_routes=PluginRoutes(plugin_parts, additions.routes) if additions.routes else None,
         resource=resource,
     )
 
@@ -290,10 +288,6 @@ def _check_cache(disks: Disks) -> None:
 def _disk_of(home: Path) -> Disk:
     usage = disk_usage(home)
     return Disk(usage.free, usage.total)
-
-
-def _plugin_routes(parts: PluginParts, additions: _Additions) -> PluginRoutes | None:
-    return PluginRoutes(parts, additions.routes) if additions.routes else None
 
 
 async def _record(database: Database, identity: Identity, action: str, subject: str) -> None:
