@@ -30,11 +30,6 @@ class Use(NamedTuple):
         return (self.amount.used or 0) / self.amount.limit if self.amount.limit else 0.0
 
 
-async def uses_of_caller(request: PageRequest, identity: str = "") -> list[Use]:
-    """Return the uses of quotas by the caller, or by `identity` if given. Raise the errors of `get_usage`."""
-    return list(uses_of_identity(await request.do(get_usage, GetUsage(identity=identity))))
-
-
 def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
     """Yield the uses of quotas in a result of `get_usage`, those of namespaces last."""
     for name, amount in asdict(usage).items():
@@ -54,7 +49,7 @@ async def show_account(request: PageRequest) -> Page:
     sessions = await request.site.sessions.of_identity(request.identity.name) if session is not None else []
     uses: list[Use] = []
     with suppress(SkilleryError):  # the caller may not read them
-        uses = await uses_of_caller(request)
+        uses = list(uses_of_identity(await request.do(get_usage, GetUsage())))
     values = {
         "uses": uses,
         "themes": THEMES,

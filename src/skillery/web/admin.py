@@ -17,13 +17,13 @@ from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.secret_grants import check_value
 from skillery.identity.token_methods import CreateToken, ListTokens, create_token, list_tokens
 from skillery.identity.tokens import REMARKS, SCOPES, CreatedToken, remarked
-from skillery.identity.usage import list_namespace_uses, list_uses
+from skillery.identity.usage import GetUsage, get_usage, list_namespace_uses, list_uses
 from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.plugins.facts import ServerPlugin
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_actions, list_audit
 from skillery.runs.incidents import SUBJECTS, GetIncident, get_incident
-from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
+from skillery.web.account import Use, use_of_namespace, uses_of_identity
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of
 from skillery.web.visits import VALUE_OF_SECRET
 from skillery.webhooks import targets as webhooks
@@ -137,11 +137,12 @@ MOST = 25
 
 async def show_quotas(request: PageRequest) -> Page:
     identity = request.query.get("identity", "").strip()
-    uses: list[Use] = []
-    try:
-        uses = await (uses_of_caller(request, identity) if identity else uses_of(request))
-    except SkilleryError as error:
-        request.problems = {"identity": message_of(error)}
+    uses = [] if identity else await uses_of(request)
+    if identity:
+        try:
+            uses = list(uses_of_identity(await request.do(get_usage, GetUsage(identity=identity))))
+        except SkilleryError as error:
+            request.problems = {"identity": message_of(error)}
     shown = [use for use in uses if use.amount.used or (identity and use.amount.limit)]
     return admin_page("quotas", uses=shown, wanted=identity, most=MOST)
 

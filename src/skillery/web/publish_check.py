@@ -159,12 +159,8 @@ def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFac
 # -- The pages and their forms -----------------------------------------------------------------------------------------
 
 
-MEGABYTES = MOST_BYTES // 1_000_000
-
-
-async def show_start(request: PageRequest) -> Page:
-    grants = sorted(request.identity.namespaces)
-    values = {"most_files": MOST_FILES, "most_mb": MEGABYTES, "grants": grants}
+async def show_start(_: PageRequest) -> Page:
+    values = {"most_files": MOST_FILES, "most_mb": MOST_BYTES // 1_000_000}
     return Page("publish_start.html", "Publish", values, "publish")
 
 

@@ -105,13 +105,8 @@ def file_path_of(request: PageRequest, opened_at: str) -> str:
 
 async def find_in_version(request: PageRequest, name: str, version: str, path: str) -> FoundFile:
     """Return a file of exactly this version. Raise the errors of read_skill_file."""
-    identity, spec = reader_of(request), exactly(version)
+    identity, spec = reader_of(request), Exact(Version.parse(version))
     return await request.read_page(partial(find_file, identity=identity, name=name, spec=spec, path=path))
-
-
-def exactly(version: str) -> VersionSpec:
-    """Return the version spec that selects only this version."""
-    return Exact(Version.parse(version))
 
 
 def reader_of(request: PageRequest) -> Identity:

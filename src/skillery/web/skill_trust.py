@@ -16,6 +16,8 @@ from skillery.errors import Unavailable
 from skillery.formats.check_results import CheckedExample
 from skillery.formats.foreign_skill import is_open_licence, spelled
 from skillery.formats.network import is_open_to_anybody, parse_network_pattern
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
 from skillery.identity.secret_grants import granted
 from skillery.importing.aliases import is_removed
 from skillery.method import or_none
@@ -25,7 +27,7 @@ from skillery.runs.failures import FailureGroup, read_failure
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skill_opened import Opened, exactly, examples_of, explain, permissions_of, reader_of
+from skillery.web.skill_opened import Opened, examples_of, explain, permissions_of, reader_of
 from skillery.web.views.kinds import ending_of
 
 Sign = Literal["ok", "none", "look", "bad"]
@@ -98,12 +100,13 @@ async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, Tr
 
 async def _records(request: PageRequest, opened: Opened) -> Records:
     identity, passing = reader_of(request), request.site.core.passing
+    spec = Exact(Version.parse(opened.version))
     secrets = permissions_of(opened.skill.manifest)[1]
     if opened.facts.created_at is None:
         return Records(None, (), 0, frozenset(), is_removed=False)
 
     def read(connection: Any) -> Records:
-        judged = passing.read(connection, identity=identity, name=opened.name, spec=exactly(opened.version))
+        judged = passing.read(connection, identity=identity, name=opened.name, spec=spec)
         stored = count_attestations(connection, judged.row.version_id)
         names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
         removed = is_removed(connection, opened.name)
