@@ -97,7 +97,6 @@ async def show_review(request: PageRequest) -> Page:
         why_not=why_not(request, opened, policy),
         why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
-        short=_short(opened.digest),
         has_scanner=request.site.core.rechecks.has_scanner,
     )
     return page._replace(section="review")
