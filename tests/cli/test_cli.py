@@ -27,10 +27,12 @@ import httpx
 import pytest
 
 from skillery.app.home import Home
+from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.cli import commands
 from skillery.cli.verbs import Verb
 from skillery.database import Database, migrate
 from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, ArchiveWriter
+from skillery.maintenance.backup_stores import BackupStore, Document
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.durations import shared_work
 from tests.support.forms import ROOT, rounds
@@ -393,6 +395,7 @@ HOLD_AGAIN_AND_AGAIN = """
 import random, sys, time
 from pathlib import Path
 from skillery.app.home import Home
+from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.errors import StartupError
 print("ready", flush=True)
 end = time.monotonic() + 20
@@ -778,7 +781,9 @@ def test_db_migrate_requires_a_fresh_backup_of_the_present_revision(home: str, t
         head = ArchiveHead(FORMAT, "0.1.0", revision, now - age)
         ArchiveWriter(folder / f"{name}.tar", head).close()
         refusals.append(skillery(*command).err)
-    ArchiveWriter(folder / "c.tar", ArchiveHead(FORMAT, "0.1.0", "0049", now)).close()
+    # An incremental backup counts too.
+    store = BackupStore(DirectoryStorage(folder), "directory")
+    store.complete(Document(ArchiveHead(FORMAT, "0.1.0", "0049", now), {}, 0, 0), None)
     done = skillery(*command)
 
     problems = ("has no backup", "has no backup after", "has a backup of revision 0048")

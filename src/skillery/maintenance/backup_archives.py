@@ -54,6 +54,12 @@ class ArchiveHead(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+class _Described(msgspec.Struct):
+    """The part of `backup_stores.Document` that says what a backup is of."""
+
+    head: ArchiveHead
+
+
 def newest_backup(folder: Path) -> ArchiveHead | None:
     """Return the description of the newest backup in the folder, without verifying it, or None if there is none."""
     heads = []
@@ -63,6 +69,11 @@ def newest_backup(folder: Path) -> ArchiveHead | None:
                 if name == HEAD:
                     heads.append(_decoded(path, name, _whole(path, stream, size), ArchiveHead))
                 break
+    # A folder of incremental backups: the name of each ends with the digest of its description.
+    for name in sorted(path.name for path in (folder / "names").glob("*Z-*"))[-1:]:
+        digest = name.rpartition("-")[2]
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            heads.append(msgspec.json.decode((folder / digest[:2] / digest).read_bytes(), type=_Described).head)
     return max(heads, key=lambda head: head.created_at, default=None)
 
 
