@@ -72,9 +72,11 @@ def test_doctor_accepts_the_files_of_init(tmp_path: Path) -> None:
     ended = skillery("init", "--production", str(folder), "--answers", str(file), "--json")
 
     assert ended.code == 0, ended.err
-    names = ["skillery.toml", "environment", "skillery.service", "nginx.conf", "alerts.yaml", "grafana.json"]
+    units = ["skillery.service", "skillery-backup.service", "skillery-backup.timer"]
+    names = ["skillery.toml", "environment", *units, "nginx.conf", "alerts.yaml", "grafana.json"]
     assert ended.json == {"folder": str(folder), "files": names, "healthy": True}
     assert "ExecStart=/srv/skillery/bin/skillery serve" in (folder / "skillery.service").read_text()
+    assert "ExecStart=/srv/skillery/bin/skillery backup" in (folder / "skillery-backup.service").read_text()
     assert "server_name skills.example.com;" in (folder / "nginx.conf").read_text()
     assert oct((folder / "environment").stat().st_mode)[-3:] == "600"
 

@@ -19,7 +19,10 @@ SOURCE = Path(__file__).parents[3] / "packaging"
 PACKAGED = Path(__file__).parents[1] / "_packaging"
 PROGRAM, NAME = "/opt/skillery/venv/bin/skillery", "skills.example.org"
 """The program and the name in the files of `packaging`. The answers replace them."""
+BACKUPS = "/var/backups/skillery"
+"""The folder of backups. A mount of another machine survives the loss of this one."""
 PRIVATE, PUBLIC = 0o640, 0o644
+UNITS = ("skillery.service", "skillery-backup.service", "skillery-backup.timer")
 PROXIES = {"nginx": "nginx.conf", "caddy": "Caddyfile"}
 
 
@@ -62,7 +65,7 @@ QUESTIONS = {
 )
 @json_option
 def init(folder: Path, answers: Path | None, as_json: bool) -> None:
-    """Ask ten questions, and write settings, unit, proxy, alerts and dashboard into a folder.
+    """Ask ten questions, and write settings, units, proxy, backups, alerts and dashboard into a folder.
 
     Then `skillery doctor` tests the settings on this computer, with an empty home. Nothing outside DIR is changed.
     """
@@ -129,12 +132,16 @@ def check(answers: Mapping[str, str]) -> None:
 
 def settings_of(answers: Mapping[str, str]) -> dict[str, Any]:
     """Return skillery.toml. Secrets are in the file of variables."""
-    backends: dict[str, Any] = {"authenticator": {"tokens": {"bootstrap": False}}}
+    backends: dict[str, Any] = {
+        "authenticator": {"tokens": {"bootstrap": False}},
+        "backup": {"directory": {"path": BACKUPS}},
+    }
     settings: dict[str, Any] = {
         "auth": ["tokens", "oidc"] if answers["issuer"] else "tokens",
         "allowed_hosts": [answers["name"]],
         "trusted_proxies": ["127.0.0.1"],
         "workers": int(answers["workers"]),
+        "backups": {"storage": "directory"},
         "publishing": {"people": "review" if answers["approvals"] == "yes" else "publish"},
         "backends": backends,
     }
@@ -166,7 +173,7 @@ def contents(answers: Mapping[str, str]) -> dict[str, tuple[str, int]]:
     return {
         "skillery.toml": (tomli_w.dumps(settings_of(answers)), PRIVATE),
         "environment": ("# Variables of the server. Only root needs to read them.\n" + "".join(variables), 0o600),
-        "skillery.service": (packaged("skillery.service").replace(PROGRAM, answers["program"]), PUBLIC),
+        **{name: (packaged(name).replace(PROGRAM, answers["program"]), PUBLIC) for name in UNITS},
         proxy: (packaged(proxy).replace(NAME, answers["name"]), PUBLIC),
         "alerts.yaml": (packaged("alerts.yaml"), PUBLIC),
         "grafana.json": (packaged("grafana.json"), PUBLIC),
@@ -180,8 +187,7 @@ def packaged(name: str) -> str:
 
 def target_of(name: str) -> str:
     """Return the usual place of a file on the machine of the server."""
-    return {
-        "skillery.service": "/etc/systemd/system/",
+    return dict.fromkeys(UNITS, "/etc/systemd/system/") | {
         "nginx.conf": "/etc/nginx/conf.d/skillery.conf",
         "Caddyfile": "/etc/caddy/Caddyfile",
         "alerts.yaml": "a rule file of Prometheus",
