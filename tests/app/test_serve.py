@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from skillery.app.builders import limit_rules
+from skillery.database import migrate
 from skillery.errors import StartupError
 from skillery.settings.groups import MaxLimits, RunLimits
 from skillery.settings.load import load_settings
@@ -189,12 +190,14 @@ def test_a_corrupt_database_is_named_at_start(tmp_path: Path) -> None:
     assert "backup" in said
 
 
-def test_a_database_of_a_newer_release_is_refused_unchanged(start_server: Callable[..., Server]) -> None:
+def test_a_database_of_a_later_release_is_refused_unchanged(start_server: Callable[..., Server]) -> None:
     server = start_server()
     home = server.home
     assert server.stop() == 0
     with sqlite3.connect(home / "skillery.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        oldest = connection.execute("UPDATE registry SET value = ? WHERE key = ?", (b"9998", migrate.OLDEST))
+        assert oldest.rowcount == 1
 
     said = refused(home)
 

@@ -14,7 +14,7 @@ from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, overflow, problems
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page, Response
+    from playwright.async_api import Locator, Page, Response
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MOST_TRIES = 100
@@ -77,19 +77,26 @@ async def too_large(page: Page, _: Failing) -> Response:
         """one => { const field = document.createElement('textarea');
                     field.name = 'more'; field.hidden = true; field.value = 'x'.repeat(70000); one.append(field); }"""
     )
-    async with page.expect_navigation() as waiting:
-        await form.get_by_role("button").first.click()
+    return await answer_to(page, form.get_by_role("button").first)
+
+
+async def answer_to(page: Page, button: Locator) -> Response:
+    """Click the button of a form, and return the answer when its page is there."""
+    async with page.expect_event("domcontentloaded"), page.expect_response(is_page) as waiting:
+        await button.click()
     return await waiting.value
+
+
+def is_page(answer: Response) -> bool:
+    return answer.request.is_navigation_request()
 
 
 async def too_many(page: Page, _: Failing) -> Response:
     for _number in range(MOST_TRIES):
         await page.goto("/login")
         await page.get_by_label("Token").fill("sky_wrong")
-        async with page.expect_navigation() as waiting:
-            await page.get_by_role("button", name="Sign in").click()
-        answer = await waiting.value
-        if answer is not None and answer.status == 429:
+        answer = await answer_to(page, page.get_by_role("button", name="Sign in"))
+        if answer.status == 429:
             return answer
     raise AssertionError("wrong tokens are never limited")
 
