@@ -328,7 +328,7 @@ async def test_a_purged_version_leaves_no_vector(registered: Registered) -> None
     version = Version.parse("1.0.0")
     find = partial(find_purgeable, identity=LOCAL, name="zoo.keeper", version=version)
     revocation = Revocation(registered.database.read_now(find), "purge", "key", {})
-    work = partial(purge, identity=LOCAL, name="zoo.keeper", version=version, revocation=revocation)
+    work = partial(purge, identity=LOCAL, name="zoo.keeper", version=version, revocation=revocation, searches=())
     registered.database.write_now(work)
 
     vectors = partial(Connection.scalars, statement=select(search_vectors.c.vector))
