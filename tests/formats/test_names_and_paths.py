@@ -232,6 +232,13 @@ def test_portable_paths_change_names_that_windows_refuses() -> None:
     ]
 
 
+def test_equal_portable_paths_are_numbered() -> None:
+    made = list(portable_paths(["a?", "a*"] * 5_000))
+
+    assert made[:3] == ["a_", "2 a_", "3 a_"]
+    assert len(set(made)) == 10_000
+
+
 @pytest.mark.full
 @given(st.lists(st.text(max_size=12) | st.sampled_from(ANY_PATHS), max_size=12))
 def test_portable_paths_can_be_stored_together(paths: list[str]) -> None:

@@ -247,6 +247,14 @@ def test_archive_of_a_run_without_outputs_is_empty(sqlite_server: Server) -> Non
     assert [entries(value) for value in ("None", "5")] == [[], ["values.json"]]
 
 
+def test_archive_of_too_many_parts_is_refused(sqlite_server: Server) -> None:
+    run = run_code(sqlite_server, "def main(args):\n    return {f'a{i}': [{'b': 1}] for i in range(1001)}\n")
+    answer = Browser(sqlite_server.url, **HTML).get(f"/runs/{run['run_id']}/files.zip")
+
+    assert answer.status_code == 413
+    assert "more than 1000 parts" in answer.text
+
+
 @pytest.mark.full
 def test_archive_over_its_limit_is_refused_before_it_begins(sqlite_server: Server) -> None:
     code = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, count
+from itertools import accumulate
 
 from skillery.errors import InvalidPath
 from skillery.formats.wording import Problem, has_surrogate, quoted, raise_problems
@@ -83,15 +83,18 @@ def portable_paths(paths: Iterable[str]) -> Iterator[str]:
 
     Characters that Windows refuses become `_`. A path that would collide with an earlier path begins with a number.
     """
-    files, folders = set[str](), set[str]()
+    files, folders, numbers = set[str](), set[str](), dict[str, int]()
     for path in paths:
         segments = (segment for segment in path.split("/") if segment not in {"", ".", ".."})
         portable = name = "/".join(map(_portable, segments)) or "_"
-        for number in count(2):
+        key = _folded(portable)
+        while True:
             *above, last = accumulate(_folded(name).split("/"), "{}/{}".format)
-            if last not in files | folders and files.isdisjoint(above):
+            if last not in files and last not in folders and files.isdisjoint(above):
                 break
-            name = f"{number} {portable}"
+            # Strangers choose the names, and may choose the same one many times.
+            numbers[key] = numbers.get(key, 1) + 1
+            name = f"{numbers[key]} {portable}"
         files.add(last)
         folders.update(above)
         yield name

@@ -32,6 +32,8 @@ MOST_BYTES = 1024 * 1024
 """The number of bytes that the page of a run reads of a file or of the output."""
 MOST_FILES = 200
 MOST_ARCHIVE = 256 * 1024 * 1024
+MOST_IN_ARCHIVE = 1000
+"""The number of parts of an archive. The code of a run decides how many its result has."""
 ZIP = BINARY._replace(media_type=MEDIA_TYPES["zip"])
 PREVIEW_ROWS = 12
 CHART = ("part", "chart", "x", "y", "agg")
@@ -199,19 +201,22 @@ def _sent_blob(request: PageRequest, blob: BlobRow, name: str, *, for_frame: boo
 async def send_archive(request: PageRequest) -> Direct:
     """Send the files and values of a result, and its whole output, as a zip archive.
 
-    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes.
+    Raise ArchiveTooLarge if they have more than MOST_ARCHIVE bytes, or are more than MOST_IN_ARCHIVE.
     """
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     result = await result_of(request, run)
     to_show = await read_result(request, result, set(), MOST_BYTES_OF_PART)
     views = (await request.site.texts.parts(msgspec.structs.replace(to_show, form="raw"))).views
+    hint = "Download them one by one from the page of the run."
+    if len(views) > MOST_IN_ARCHIVE:
+        raise ArchiveTooLarge(f"this run has more than {MOST_IN_ARCHIVE} parts", hint=hint)
     contents = [await _content_of(request, result, view) for view in views]
     names = portable_paths(without_hidden(view.name) for view in views)
     by_name = {name: content for name, content in zip(names, contents, strict=True) if content}
     sizes = {name: len(part) if isinstance(part, bytes) else part.size_bytes for name, part in by_name.items()}
     if sum(sizes.values()) > MOST_ARCHIVE:
         message = f"the parts of this run have more than {MOST_ARCHIVE} bytes"
-        raise ArchiveTooLarge(message, hint="Download them one by one from the page of the run.")
+        raise ArchiveTooLarge(message, hint=hint)
 
     def read(entry: ArchiveEntry) -> Iterator[bytes]:
         content = by_name[entry.path]
