@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.formats.graders import Answer, Contains, ContainsNot, Exact, FitsSchema, Grader, Matches, Rubric, Subset
-from skillery.formats.suites import read_suite, suite_files
+from skillery.formats.suites import MAX_CASES, read_suite, suite_files
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, Server, manifest, skill_files
@@ -254,6 +254,13 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=20,
 )
+
+
+def test_no_more_cases_are_read_than_count() -> None:
+    read = read_suite({f"evals/{name}.json": b"[" + b"{}," * 1_500 + b"{}]" for name in "abc"})
+
+    assert len(read.problems) == MAX_CASES + 1
+    assert "more than 2000 cases" in read.problems[-1].message
 
 
 @pytest.mark.full

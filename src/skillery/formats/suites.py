@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from skillery.formats.wording import Problem, one_line
 
 FOLDER = "evals"
 MAX_CASES = 2_000
-"""The maximum number of cases of a skill."""
+"""The maximum number of cases of a skill, with those that cannot be read."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_PROMPT = 20_000
 """The maximum number of characters of a prompt."""
@@ -83,12 +84,12 @@ def _is_suite(path: PurePosixPath) -> bool:
 def read_suite(contents: Mapping[str, bytes]) -> Suite:
     """Return the cases of all files, by path. `contents` are those of `suite_files`."""
     paths = [path for path in sorted(contents) if not path.endswith("criteria.json")]
-    read = [case for path in paths for case in _cases(path, contents)]
-    cases = [case for case in read if isinstance(case, Case)]
-    problems = [case for case in read if isinstance(case, Problem)]
-    if len(cases) > MAX_CASES:
-        problems.append(Problem(f"the suites have {len(cases)} cases, and only the first {MAX_CASES} count"))
-    return Suite(tuple(cases[:MAX_CASES]), tuple(problems))
+    read = list(islice((case for path in paths for case in _cases(path, contents)), MAX_CASES + 1))
+    cases = [case for case in read[:MAX_CASES] if isinstance(case, Case)]
+    problems = [case for case in read[:MAX_CASES] if isinstance(case, Problem)]
+    if len(read) > MAX_CASES:
+        problems.append(Problem(f"the suites have more than {MAX_CASES} cases; the others are not read"))
+    return Suite(tuple(cases), tuple(problems))
 
 
 def _cases(path: str, contents: Mapping[str, bytes]) -> Iterator[Case | Problem]:
@@ -162,12 +163,11 @@ def _task(case_id: str, path: str, prompt: str, graders: tuple[Grader, ...], ent
 
 
 def _graders(entry: Mapping[str, Any]) -> tuple[Grader, ...]:
-    graders = [parse_grader(table) for table in _list(entry, "graders")]
-    for key in _EXPECTATIONS:
-        graders += [_expectation(value) for value in _list(entry, key)]
-    if len(graders) > MAX_GRADERS:
-        raise ValueError(f"has {len(graders)} graders, at most {MAX_GRADERS} are read")
-    return tuple(graders)
+    lists = [(parse_grader, _list(entry, "graders")), *((_expectation, _list(entry, key)) for key in _EXPECTATIONS)]
+    count = sum(len(values) for _, values in lists)
+    if count > MAX_GRADERS:
+        raise ValueError(f"has {count} graders, at most {MAX_GRADERS} are read")
+    return tuple(parse(value) for parse, values in lists for value in values)
 
 
 def _list(entry: Mapping[str, Any], key: str) -> list[Any]:
