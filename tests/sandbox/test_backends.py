@@ -74,6 +74,13 @@ class TestDirectoryStorage(StorageContract):
         assert path.stat().st_mode & 0o777 == 0o444
         assert path.name == digest_of(b"x")
 
+    def test_other_users_reach_no_content(self, storage: DirectoryStorage) -> None:
+        path = storage.local_path(put(storage, b"x"))
+
+        assert path is not None
+        for folder in (path.parent, storage.folder, storage.folder / "incoming"):
+            assert folder.stat().st_mode & 0o777 == 0o700
+
 
 class TestIncomplete(StorageContract):
     """A storage with the required methods alone, as a server gets it from a plugin."""

@@ -42,7 +42,9 @@ class DirectoryStorage(Storage):
         self.folder = folder
         """Watched for free bytes, as an attribute of this name of any storage is."""
         self._incoming = folder / "incoming"
-        self._incoming.mkdir(parents=True, exist_ok=True)
+        # The contents of backups are the rows of the database: only the user of the server reads them.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._incoming.mkdir(mode=0o700, exist_ok=True)
         for left_over in self._incoming.iterdir():
             _remove_unless_in_use(left_over)
 
@@ -144,7 +146,7 @@ class DirectoryUpload:
             os.fsync(self._file.fileno())
             self._path.chmod(0o444)
             if not target.parent.is_dir():
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(mode=0o700, exist_ok=True)
                 _flush_folder(target.parent.parent)
             self._path.rename(target)
             self._file.close()  # closing removes the lock that marks the file as in use
