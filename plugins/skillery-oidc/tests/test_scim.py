@@ -201,6 +201,18 @@ def test_groups_of_scim_replace_the_groups_of_the_token(start: Callable[..., Pro
 
 
 @pytest.mark.full
+def test_only_the_case_of_a_name_is_ignored(start: Callable[..., Provisioned]) -> None:
+    provisioned = start()
+    provisioned.group("skill-admins", provisioned.user("klauss"))
+    sign = provisioned.provider.sign
+
+    assert provisioned.is_admin(sign(sub="KLAUSS"))
+    for other in ("klau\u017fs", "klau\u00df"):
+        assert who(provisioned.server, sign(sub=other)) == other
+    assert provisioned.is_refused(sign(sub="\u212alauss"))
+
+
+@pytest.mark.full
 def test_deleted_users_stay_out_until_they_are_created_again(start: Callable[..., Provisioned]) -> None:
     provisioned = start()
     ann = provisioned.user("ann")

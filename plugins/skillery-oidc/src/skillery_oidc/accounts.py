@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -277,11 +278,18 @@ def _differences(old: set[str], new: set[str]) -> tuple[list[str], list[str]]:
 
 
 def _index(kind: str, attribute: str, value: str) -> str:
-    return f"scim/is/{kind}/{attribute}/{_hash(value if attribute == 'externalId' else value.casefold())}"
+    return f"scim/is/{kind}/{attribute}/{_hash(value if attribute == 'externalId' else _without_case(value))}"
 
 
 def _key_of_identity(name: str) -> str:
-    return f"scim/identity/{_hash(name.casefold())}"
+    return f"scim/identity/{_hash(_without_case(name))}"
+
+
+def _without_case(name: str) -> str:
+    """Return a name in lower case. Names that differ in more than their case stay different, because a token gets the
+    groups of the account with its name: `casefold` makes "ss" of "ß", and `lower` an ASCII letter of the Kelvin sign.
+    """
+    return name.lower() if unicodedata.is_normalized("NFC", name) else name
 
 
 def _hash(text: str) -> str:
