@@ -166,6 +166,22 @@ def test_chart_becomes_documents_of_kubernetes(*, with_ray: bool) -> None:
 
 @with_helm
 @pytest.mark.full
+def test_only_pods_of_the_chart_reach_its_nodes_of_ray() -> None:
+    documents = chart.rendered({"ray": {"enabled": True}})["documents"]
+    parts = {document["kind"]: document for document in documents}
+    of_server = parts["Deployment"]["spec"]["selector"]
+    of_ray = {"matchLabels": {"ray.io/cluster": parts["RayCluster"]["metadata"]["name"]}}
+    policies = [document["spec"] for document in documents if document["kind"] == "NetworkPolicy"]
+
+    both = {"from": [{"podSelector": of_ray}, {"podSelector": of_server}]}
+    assert [(policy["podSelector"], policy["ingress"]) for policy in policies] == [
+        (of_ray, [both]),
+        (of_server, [{"ports": [{"port": "http"}]}, both]),
+    ]
+
+
+@with_helm
+@pytest.mark.full
 def test_server_of_the_chart_finds_the_nodes_of_ray(tmp_path: Path) -> None:
     parts = {document["kind"]: document for document in chart.rendered({"ray": {"enabled": True}})["documents"]}
     text = parts["ConfigMap"]["data"]["skillery.toml"]
