@@ -25,7 +25,7 @@ def refused(rpc: Rpc, made: dict[str, Any], files: Any = None, skill_md: str = "
 def test_it_answers_name_version_digest_and_status(rpc: Rpc, new_name: str) -> None:
     answer = create(rpc, manifest(new_name, "1.2.3+build.7"))
 
-    assert answer.keys() == {"name", "version", "digest", "status", "warnings"}
+    assert answer.keys() == {"name", "version", "digest", "status", "unchanged", "warnings"}
     assert (answer["name"], answer["version"], answer["status"]) == (new_name, "1.2.3+build.7", "published")
 
 
