@@ -25,7 +25,7 @@ def refused(rpc: Rpc, made: dict[str, Any], files: Any = None, skill_md: str = "
 def test_it_answers_name_version_digest_and_status(rpc: Rpc, new_name: str) -> None:
     answer = create(rpc, manifest(new_name, "1.2.3+build.7"))
 
-    assert answer.keys() == {"name", "version", "digest", "status", "unchanged", "warnings"}
+    assert answer.keys() == {"name", "version", "digest", "status", "warnings"}
     assert (answer["name"], answer["version"], answer["status"]) == (new_name, "1.2.3+build.7", "published")
 
 
@@ -35,11 +35,10 @@ def test_files_may_be_left_out(rpc: Rpc, new_name: str) -> None:
     assert rpc("describe_skill", name=new_name)["skill"]["kind"] == "instruction"
 
 
-def test_the_same_bundle_again_answers_that_it_is_unchanged(rpc: Rpc, new_name: str) -> None:
+def test_the_same_bundle_again_answers_as_the_first_time_did(rpc: Rpc, new_name: str) -> None:
     first = create(rpc, manifest(new_name))
 
-    assert create(rpc, manifest(new_name)) == {**first, "unchanged": True}
-    assert first["unchanged"] is False
+    assert create(rpc, manifest(new_name)) == first
     for version, is_stored in (("1.0.0", True), ("1.0.1", False)):
         checked = rpc("check_skill", manifest=manifest(new_name, version), skill_md="# A\n", files=skill_files())
         assert checked["unchanged"] is is_stored

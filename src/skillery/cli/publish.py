@@ -126,7 +126,7 @@ async def _publish(
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.publish_options import Stepped, stepped, with_bump, write_bump
+    from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
     if key is not None:
@@ -137,6 +137,7 @@ async def _publish(
     elif bump:
         next_skill = Stepped(with_bump(next_skill.skill, bump))
     skill, step, warnings = next_skill
+    digest = await stored_digest(client, skill) if reads else ""
     created = await client.create_skill(**params_of(skill))
     if key is not None:
         await add_author(client, key, created, {file.path: file.sha256 for file in skill.files})
@@ -151,6 +152,7 @@ async def _publish(
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
+    facts["unchanged"] = digest == created["digest"]
     search = await _search(client, skill) if created["status"] == "published" else {}
     return {**created, **facts, **printed, "warnings": [*placed(skill, printed["warnings"]), *all_warnings], **search}
 

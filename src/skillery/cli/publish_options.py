@@ -85,6 +85,17 @@ async def _latest(client: AsyncClient, name: str) -> _Latest | None:
     return _Latest(Version.parse(described["version"]), Facts(described["manifest"], _tools(tools, paths), paths))
 
 
+async def stored_digest(client: AsyncClient, skill: SkillFolder) -> str:
+    """Return the digest of the stored version with the number of the skill, or "" if the caller sees none."""
+    from skillery.client import InvalidParams, NotFound
+
+    name, version = (str(skill.manifest.get(key, "")) for key in ("name", "version"))
+    try:
+        return (await client.describe_skill(name, version=version, detail="manifest"))["skill"]["digest"]
+    except (NotFound, InvalidParams):  # the server reports an invalid manifest with all other problems
+        return ""
+
+
 def _facts(skill: SkillFolder) -> Facts:
     paths = frozenset(file.path for file in skill.files)
     tools = next((file.content for file in skill.files if file.path == TOOLS_JSON), b"")

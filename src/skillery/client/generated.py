@@ -748,8 +748,6 @@ class CreatedSkill(TypedDict):
     digest: str
     status: str
     warnings: list[str]
-    unchanged: bool
-    """Whether the version was already stored with these bytes."""
 
 
 class CheckedSkill(TypedDict):
@@ -765,7 +763,7 @@ class CheckedSkill(TypedDict):
     examples: list[CheckedExample]
     permissions_diff: PermissionsDiff
     unchanged: bool
-    """Whether the version was already stored with these bytes."""
+    """Whether the version is already stored with these bytes."""
 
 
 class DevelopedSkill(TypedDict):

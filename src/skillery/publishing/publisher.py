@@ -42,14 +42,11 @@ from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
 from skillery.versions.new_versions import NewVersion, insert_version
 
-Unchanged = Annotated[bool, Meta(description="Whether the version was already stored with these bytes")]
-
 
 class CreatedSkill(NewVersion, frozen=True):
     """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
 
     warnings: tuple[str, ...] = ()
-    unchanged: Unchanged = False
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
@@ -64,7 +61,7 @@ class CheckedSkill(msgspec.Struct, frozen=True):
     findings: tuple[CheckFinding, ...]
     examples: tuple[CheckedExample, ...]
     permissions_diff: PermissionsDiff
-    unchanged: Unchanged
+    unchanged: Annotated[bool, Meta(description="Whether the version is already stored with these bytes")]
 
 
 Also = Callable[[Connection, NewVersion], None]
@@ -78,7 +75,6 @@ class Published(NamedTuple):
     warnings: tuple[str, ...]
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
-    unchanged: bool = False
 
 
 def _stored_warnings(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
@@ -145,7 +141,7 @@ class Publisher:
         created = published.created
         stored_warnings = await self._database.read(partial(_stored_warnings, identity=identity, created=created))
         warnings = (*published.warnings, *stored_warnings)
-        return CreatedSkill(**msgspec.structs.asdict(created), warnings=warnings, unchanged=published.unchanged)
+        return CreatedSkill(**msgspec.structs.asdict(created), warnings=warnings)
 
     def rules_with_review(self) -> PublishingRules:
         """Return the rules of the server, with a review for each version."""
@@ -175,7 +171,7 @@ class Publisher:
         if (taken := state.taken) is not None:
             if also is not None:
                 await self._database.write(lambda connection: also(connection, taken))
-            return Published(taken, bundle.warnings, unchanged=True)
+            return Published(taken, bundle.warnings)
         publication = publication_of(bundle, identity)
         policy = self.passing.policies.of(publication.name)
         rules = rules_under(rules or self._rules, policy)

@@ -212,8 +212,6 @@ async def change_upload(request: PageRequest) -> Page | SeeOther:
     created = await request.do(create_skill, params)
     words = {"published": "is published", "in_review": "waits for a review", "draft": "is a draft"}
     text = f"{created.name} {created.version} {words.get(created.status, created.status)}."
-    if created.unchanged:
-        text = f"Already stored as {created.name}@{created.version} with these bytes. Nothing changed."
     return SeeOther(path_of("s", f"{created.name}@{created.version}"), Done(text))
 
 
