@@ -115,7 +115,7 @@ def _add(opened: _Opened, settings: Settings, key: Path | None, as_json: bool) -
 
 
 def _note(database: Database, title: str, contents: int) -> None:
-    """Record a complete backup in the database. A read-only database does not make the backup worse."""
+    """Record a complete backup in the database. If the database refuses, print a warning: the backup is usable."""
     from skillery.audit import local_actor
     from skillery.maintenance.incremental_backups import note_backup
 
@@ -159,7 +159,7 @@ def list_(target: Target, as_json: bool) -> None:
 def verify(target: Target, wanted: str | None, quick: bool, as_json: bool) -> None:
     """Restore a backup into a temporary database, and check it as `skillery check --deep` does.
 
-    Without an argument, verify the newest incremental backup. BACKUP is the begin of an id of `skillery backup list`.
+    Without an argument, verify the newest incremental backup. BACKUP is an id of `skillery backup list`, or its start.
     The temporary files are below TMPDIR: the rows of the backup, and the contents of FILE.
     """
     from skillery.audit import local_actor
@@ -236,7 +236,7 @@ def _secret_key(settings: Settings) -> Path:
 
 @click.command()
 @file_argument
-@click.option("--backup", "wanted", metavar="ID", help="An incremental backup: the begin of its id.  [default: newest]")
+@click.option("--backup", "wanted", metavar="ID", help="Start of the id of an incremental backup.  [default: newest]")
 @home_options
 @json_option
 def restore(target: Target, file: Path | None, wanted: str | None, as_json: bool) -> None:

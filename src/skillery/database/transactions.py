@@ -85,7 +85,9 @@ def without_blocking(engine: Engine, work: Callable[[Connection], None]) -> None
             if _sqlstate(error) not in {LOCK_NOT_AVAILABLE, DEADLOCK}:
                 raise error_for_caller(error) from error
             time.sleep(LOCK_PAUSE_SECONDS)
-    raise StartupError("a transaction of another program locks a table of the database: end it, then try again")
+    raise StartupError(
+        "a transaction of another program locks a table of the database: pg_stat_activity shows it; end it, then retry"
+    )
 
 
 def _sqlstate(error: BaseException | None) -> str | None:

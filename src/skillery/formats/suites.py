@@ -237,7 +237,7 @@ def _weighted(item: Any) -> Rubric:
 
 
 LEAKED_WORDS = 8
-"""So many words in a row, which a text and an expectation have in common, are no chance."""
+"""The number of words in a row that a text must share with an expectation to give it away."""
 MAX_EXPECTATIONS, MAX_INSTRUCTIONS = 256 * 1024, 1024 * 1024
 """The maximum numbers of characters that are compared, of all cases and of all texts."""
 _WORD = re.compile(r"\w+")

@@ -184,7 +184,7 @@ def _remove(connection: Connection, *, identity: Identity, hold_id: str, reason:
 def _find(connection: Connection, hold_id: object) -> Hold:
     row = connection.execute(select(holds).where(holds.c.hold == hold_id)).one_or_none()
     if row is None:
-        raise HoldNotFound(f"there is no hold {quoted(str(hold_id))}", hint="The list of holds shows their ids.")
+        raise HoldNotFound(f"there is no hold {quoted(str(hold_id))}", hint="list_holds shows all holds.")
     return _hold(row, datetime.now(UTC))
 
 

@@ -64,6 +64,7 @@ def newest_backup(folder: Path) -> ArchiveHead | None:
     """Return the description of the newest backup in the folder, without verifying it, or None if there is none."""
     heads = []
     for path in folder.iterdir() if folder.is_dir() else ():
+        # The folder may have other files, and a damaged backup does not count.
         with contextlib.suppress(StartupError):
             for name, stream, size in members(path):
                 if name == HEAD:

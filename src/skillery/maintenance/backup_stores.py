@@ -30,8 +30,8 @@ R = TypeVar("R")
 AT_ONCE = 8
 MOST_WAITING = 10_000
 YOUNG, GRACE = timedelta(days=1), timedelta(days=4)
-"""Contents of no backup are used by a new one if they are YOUNG, and deleted after GRACE. A backup takes at most the
-time in between.
+"""A new backup uses contents of no backup while they are younger than YOUNG. They are deleted after GRACE.
+A backup takes at most the time in between.
 """
 _NAME = re.compile(r"(\d{8}T\d{12}Z)-([0-9a-f]{64})")
 _TIME = "%Y%m%dT%H%M%S%fZ"
@@ -91,9 +91,14 @@ class BackupStore:
         """
         backups = [backup for backup in self.list() if backup.id.startswith(wanted or "")]
         if not backups:
-            raise StartupError("there is no such backup: skillery backup list shows all" if wanted else "no backup yet")
+            if wanted:
+                raise StartupError(f"no backup has an id that begins with '{wanted}': skillery backup list shows all")
+            raise StartupError("there is no backup yet: run skillery backup")
         if wanted and len(backups) > 1:
-            raise StartupError(f"the ids of {len(backups)} backups begin with '{wanted}': skillery backup list")
+            raise StartupError(
+                f"the ids of {len(backups)} backups begin with '{wanted}': pass more of the id, which skillery backup "
+                "list shows"
+            )
         return backups[0]
 
     def read(self, digest: str, title: str) -> bytes:

@@ -131,9 +131,7 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "POST"),
         skills_endpoint,
         (
-            _operation(
-                "GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_BY_CREATION, *_SOURCE, *_FILTERS)
-            ),
+            _operation("GET", _ALL, "Skills, by name", Skills, "read", parameters=_LIST),
             _operation("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_form()),
         ),
     ),

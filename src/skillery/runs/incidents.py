@@ -41,7 +41,7 @@ T = TypeVar("T")
 Subject = Literal["version", "secret", "identity", "host"]
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 MOST_READ = 5000
-"""The newest runs with connections whose hosts are counted."""
+"""The number of the newest runs with connections whose hosts are counted."""
 MOST_CANCELLED = 20
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
