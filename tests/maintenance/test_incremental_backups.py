@@ -246,7 +246,7 @@ def test_removed_backups_take_only_contents_that_no_other_has(
     }
 
 
-def test_a_backup_fails_if_its_base_was_removed_meanwhile(store: BackupStore) -> None:
+def test_a_backup_fails_if_its_base_was_removed_during_it(store: BackupStore) -> None:
     def document(year: int) -> Document:
         return Document(ArchiveHead(FORMAT, "1", "0001", datetime(year, 1, 1, tzinfo=UTC)), {}, 0, 0)
 

@@ -104,7 +104,7 @@ def start(start_server: Callable[..., Server], provider: OidcProvider, tmp_path:
 
 
 @pytest.mark.full
-def test_the_endpoints_pass_the_checks_of_another_author(start: Callable[..., Provisioned]) -> None:
+def test_endpoints_pass_scim2_tester(start: Callable[..., Provisioned]) -> None:
     """scim2-tester discovers the service, then creates, reads, changes, patches and deletes users and groups."""
     provisioned = start()
 
