@@ -86,10 +86,11 @@ def test_server_reads_the_files_of_init_with_all_answers(tmp_path: Path) -> None
     file, folder = tmp_path / "answers.toml", tmp_path / "production"
     file.write_text(WHOLE)
 
-    ended = skillery("init", "--production", str(folder), "--answers", str(file), "--json")
+    ended = skillery("init", "--production", str(folder), "--answers", str(file))
 
     assert ended.code == 1, "no database, bucket or provider answers here"
-    assert ended.json["healthy"] is False
+    assert "/etc/caddy/Caddyfile" in ended.out
+    assert ended.out.count("/etc/systemd/system/") == 3
     settings = (folder / "skillery.toml").read_text()
     assert "pass" not in settings
     lines = (folder / "environment").read_text().splitlines()

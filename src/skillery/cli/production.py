@@ -187,12 +187,13 @@ def packaged(name: str) -> str:
 
 def target_of(name: str) -> str:
     """Return the usual place of a file on the machine of the server."""
-    return dict.fromkeys(UNITS, "/etc/systemd/system/") | {
+    targets = dict.fromkeys(UNITS, "/etc/systemd/system/") | {
         "nginx.conf": "/etc/nginx/conf.d/skillery.conf",
         "Caddyfile": "/etc/caddy/Caddyfile",
         "alerts.yaml": "a rule file of Prometheus",
         "grafana.json": "a dashboard of Grafana",
-    }.get(name, "/etc/skillery/")
+    }
+    return targets.get(name, "/etc/skillery/")
 
 
 def run_doctor(folder: Path, environment: Mapping[str, str], *, as_json: bool) -> int:
