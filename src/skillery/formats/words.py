@@ -273,6 +273,7 @@ COMMANDS = {
     "list_audit": "skillery audit list",
     "list_dead_letters": "skillery webhook dead",
     "list_environments": "skillery env list",
+    "list_holds": "skillery hold list",
     "list_labels": "skillery label list --history",
     "list_runs": "skillery runs list",
     "list_skill_usage": "skillery usage",
