@@ -114,7 +114,9 @@ def test_the_report_of_a_host_has_runs_with_connections(scene: Scene) -> None:
     report = scene.report("host", f"evil.{scene.host}")
 
     assert [row["run_id"] for row in report["runs"]] == [run]
-    assert [row["name"] for row in report["versions"]] == [scene.name, f"{scene.namespace}.idle"]
+    # Skills of other cases may connect to each host.
+    versions = [row["name"] for row in report["versions"] if row["name"].startswith(scene.namespace)]
+    assert versions == [scene.name, f"{scene.namespace}.idle"]
     assert [row["run_id"] for row in scene.report("host", f"*.{scene.host}")["runs"]] == [run]
     assert scene.report("host", f"vil.{scene.host}")["runs_total"] == 0
     assert scene.admin.error("get_incident", subject="host", name="no host")["data"]["param"] == "name"

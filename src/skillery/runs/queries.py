@@ -256,6 +256,10 @@ def behind(statement: Select[Any], key: bytes, bound_to: tuple[str, ...], cursor
         instant, run_id = read_cursor(key, bound_to, cursor, 2)
         position = tuple_(datetime.fromisoformat(instant), run_id, types=[runs.c.started_at.type, runs.c.id.type])
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
+    return newest_first(statement)
+
+
+def newest_first(statement: Select[Any]) -> Select[Any]:
     return statement.order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 
@@ -267,7 +271,7 @@ def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> li
 
 
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
-    """Return the SELECT of the runs of the identity `owner` that match `filters`.
+    """Return the SELECT of the runs of the identity `owner` that match `filters`, without an order.
 
     An `owner` of "" selects all identities. Each filter uses an index by time, or removes only few rows of such an
     index.
