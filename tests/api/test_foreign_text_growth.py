@@ -217,6 +217,7 @@ NOT_JOINED = {
     "file_schemas.schema_of_file": "it gets one of three names of files",
     "repairs.read_yaml": "`lenient skill_md` calls it with its record of repairs",
     "defined_tools.python_handler": "a compile worker calls it",
+    "graders.grade_here": "the author of the text calls it; a server calls `grade` in a worker",
     "python_source.located": "it gets a fault, not a text",
     "imports.missing_target": "it gets an import that was found, not a text",
     "names.grantees_of": "it gets a valid skill name, whose length is limited",
