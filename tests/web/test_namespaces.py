@@ -60,6 +60,8 @@ def test_publishers_change_the_texts_of_a_namespace_and_undo_it(tokens_server: S
     ("contact", "link"),
     [
         ("sales@example.com", 'href="mailto:sales@example.com?subject='),
+        ("mailto:sales@example.com", 'href="mailto:sales@example.com?subject='),
+        ("mailto:mailto:sales@example.com", ""),
         ("https://chat.example.com/sales", 'href="https://chat.example.com/sales"'),
         ("#sales in chat", ""),
         ("javascript:alert(1)", ""),

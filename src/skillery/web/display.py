@@ -250,8 +250,8 @@ _EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z
 
 def address_of_contact(contact: str, subject: str) -> str:
     """Return the web address of a contact, or the address of a mail with a subject. Return "" for other words."""
-    if _EMAIL.fullmatch(contact):
-        return f"mailto:{quote(contact, safe='@')}?subject={quote(subject)}"
+    if _EMAIL.fullmatch(contact.removeprefix("mailto:")):
+        return f"mailto:{quote(contact.removeprefix('mailto:'), safe='@')}?subject={quote(subject)}"
     return contact if re.fullmatch(r"https://[^\s/?#@]+(?:[/?#]\S*)?", contact) else ""
 
 
