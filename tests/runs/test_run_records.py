@@ -18,7 +18,7 @@ from skillery.database import Database
 from skillery.database.tables import blobs, events, objects, run_code, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
 from skillery.runs.ended_runs import close_of_dead, note_seen
-from skillery.runs.queries import RunFilter, listing, newest_first
+from skillery.runs.queries import RunFilter, behind, listing
 from skillery.runs.records import cutoff_of, forget_runs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
@@ -195,7 +195,7 @@ def test_list_runs_rejects_an_invalid_since(alice: Caller, since: str) -> None:
 def test_each_run_listing_reads_a_single_index_range(
     database: Database, whose: str, asked: RunFilter, index: str
 ) -> None:
-    statement = newest_first(listing(whose, asked, datetime.now(UTC))).limit(51)
+    statement = behind(listing(whose, asked, datetime.now(UTC)), b"", (), "").limit(51)
     with database.engine.begin() as connection:
         _fill(connection, 6000)
         dialect = connection.dialect

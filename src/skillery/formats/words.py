@@ -329,9 +329,8 @@ def words_of_shell(text: str) -> str:
 
 
 def words_of_tools(text: str, tools: Collection[str]) -> str:
-    """Return the hint for a model that has only these tools. Sentences that name other methods are left out.
-
-    Return "" if no sentence remains.
+    """Return the hint for a model that has only these tools. Sentences that name other methods are left out: return ""
+    if none remains.
     """
     replaced = re.sub("|".join(_TOOLS_OF), lambda match: _TOOLS_OF[match[0]], text)
     return " ".join(part for part in _SENTENCE.split(replaced) if _methods_in(part) <= set(tools))

@@ -256,10 +256,6 @@ def behind(statement: Select[Any], key: bytes, bound_to: tuple[str, ...], cursor
         instant, run_id = read_cursor(key, bound_to, cursor, 2)
         position = tuple_(datetime.fromisoformat(instant), run_id, types=[runs.c.started_at.type, runs.c.id.type])
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
-    return newest_first(statement)
-
-
-def newest_first(statement: Select[Any]) -> Select[Any]:
     return statement.order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 

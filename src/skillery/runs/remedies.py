@@ -16,7 +16,7 @@ from skillery.failure_types import FailureType
 from skillery.formats.tracebacks import shape_of
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.runs.queries import RunFilter, find_run, listing, newest_first
+from skillery.runs.queries import RunFilter, find_run, listing
 from skillery.runs.results import RunError, RunRecord, if_set
 
 # -- Usual exceptions of code ------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def runs_before(connection: Connection, *, identity: Identity, run_id: str) -> l
     owner, ids = "" if access.is_auditor(identity) else identity.name, list[str]()
     for filters in (RunFilter(row.skill_name), RunFilter(row.skill_name, "completed")):
         earlier = listing(owner, filters, datetime.now(UTC)).where(runs.c.started_at < row.started_at)
-        ids += connection.scalars(newest_first(earlier).limit(1))
+        ids += connection.scalars(earlier.order_by(runs.c.started_at.desc()).limit(1))
     return ids
 
 
