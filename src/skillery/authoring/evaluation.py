@@ -19,7 +19,6 @@ from skillery.authoring.results import Report, Result
 from skillery.formats.suites import Case, Suite, read_suite, suite_files
 from skillery.formats.timestamps import instant_text
 
-EXAMPLES: dict[str, bool] = {"update": False, "own_tests": False}
 SEARCHED = 20
 """The number of search results that count for a prompt."""
 DEPTHS = (1, 3, 5)
@@ -111,7 +110,7 @@ async def evaluate_folder(
     Blocking: the files of the suites are read in this thread.
     """
     began_at, began = datetime.now(UTC), time.monotonic()
-    report = await test_folder(runs, folder, timeout_ms, allow_unknown=allow_unknown, **EXAMPLES)
+    report = await test_folder(runs, folder, timeout_ms, update=False, allow_unknown=allow_unknown, own_tests=False)
     suite = _suite(folder)
     prompts = [case for case in suite.cases if case.kind == "trigger"]
     findability = None
