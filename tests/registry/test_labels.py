@@ -259,7 +259,7 @@ def test_label_moves_require_a_grant_and_hidden_skills_show_no_labels(org: Serve
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     elsewhere = Caller(org.url, Who("other", "read publish", "elsewhere.*"))
     name = f"{new_name}.hidden"
-    asked = (("describe_skill", {"version": "stable"}), ("list_labels", {}))
+    asked: tuple[tuple[str, dict[str, str]], ...] = (("describe_skill", {"version": "stable"}), ("list_labels", {}))
     # The same name before it exists: other skills whose names are similar are equal in both answers.
     absent = [elsewhere.error(method, name=name, **more) for method, more in asked]
     author.create(name)
