@@ -37,7 +37,7 @@ SCOPES = {
     "provisioner": {"accounts"},
     "admin": {"read", "run", "publish", "review", "metrics", "audit", "accounts", "admin"},
 }
-FOR_AUDITORS = {"list_runs", "get_run", "read_run_log", "get_run_statement", "get_usage"}
+FOR_AUDITORS = {"list_runs", "compare_runs", "get_run", "read_run_log", "get_run_statement", "get_usage"}
 """The methods that need `read`, or `audit`."""
 _numbers = itertools.count()
 

@@ -26,6 +26,7 @@ from tests.support.people import Caller, Who
 from tests.support.processes import eventually
 
 NOT_ALLOWED, NOT_FOUND, CONFLICT, INVALID = -32002, -32003, -32004, -32602
+OTHER_ARGS: tuple[dict[str, Any], ...] = ({"name": "a", "rows": 3}, {"name": "b", "rows": 4})
 SLEEP = "import time\ndef main(args):\n    print('asleep', flush=True)\n    time.sleep(args['s'])\n    return 'slept'\n"
 
 
@@ -140,6 +141,40 @@ def test_runs_are_listed_newest_first_page_by_page(alice: Caller, new_name: str)
     assert [row["run_id"] for row in alice("list_runs", status="completed", since="1h")["runs"]] == made[4::-1]
     assert alice("list_runs", since="2099-01-01")["runs"] == []
     assert alice("list_runs", skill=f"{new_name}.none")["runs"] == []
+
+
+def test_compare_runs_returns_values_and_files_that_differ(alice: Caller, admin: Caller, org: Server) -> None:
+    code = """
+import pathlib
+import runtime
+def main(args):
+    out = pathlib.Path("/workspace/out")
+    out.mkdir()
+    (out / "equal.txt").write_text("equal")
+    (out / f"{args['name']}.txt").write_text("x")
+    (out / "sum.txt").write_text(str(args["rows"]))
+    note = runtime.blobs.write_text("note")
+    deep = args["rows"]
+    for _ in range(100):
+        deep = {"in": deep}
+    return {"rows": {"count": args["rows"]}, "note": note, "deep": deep}
+"""
+    old, new = (alice("run_code", language="python", code=code, args=args)["run_id"] for args in OTHER_ARGS)
+    diff = alice("compare_runs", run_id=new, other=old)
+
+    assert (diff["old"]["run_id"], diff["new"]["run_id"], diff["has_inputs"], diff["left_out"]) == (old, new, True, 0)
+    [deep] = [change for change in diff["values"] if change["path"].startswith("output.deep.in")]
+    assert (deep["old"] != deep["new"], len(deep["path"]) < 110) == (True, True)
+    assert [(change["path"], change["old"], change["new"]) for change in diff["values"] if change != deep] == [
+        ("inputs.name", '"a"', '"b"'),
+        ("inputs.rows", "3", "4"),
+        ("output.rows.count", "3", "4"),
+    ]
+    told = [(file["path"], file["old"] is None, file["new"] is None) for file in diff["files"]]
+    assert told == [("a.txt", False, True), ("b.txt", True, False), ("sum.txt", False, False)]
+    assert alice("read_blob", blob_id=diff["files"][2]["new"]["blob_id"])["content"] == "4"
+    assert admin("compare_runs", run_id=new, other=new)["values"] == []
+    assert Caller(org.url, Who("mallory")).error("compare_runs", run_id=new, other=old)["code"] == NOT_FOUND
 
 
 def test_list_runs_of_a_skill_includes_all_versions(org: Server, alice: Caller, admin: Caller, new_name: str) -> None:

@@ -89,7 +89,6 @@ __all__ = [
     "LockProblem",
     "Locked",
     "LockedPackage",
-    "ManifestChange",
     "MovedLabel",
     "Namespace",
     "NamespaceUse",
@@ -102,6 +101,7 @@ __all__ = [
     "Objection",
     "OnServer",
     "OutputFile",
+    "OutputFileChange",
     "PackageWait",
     "PermissionNames",
     "PermissionsDiff",
@@ -127,6 +127,7 @@ __all__ = [
     "RunStatement",
     "RunStatus",
     "RunUse",
+    "RunsDiff",
     "Script",
     "SealPage",
     "SearchedWords",
@@ -157,6 +158,7 @@ __all__ = [
     "TrustRules",
     "Usage",
     "Used",
+    "ValueChange",
     "Verified",
     "VersionActivity",
     "VersionBefore",
@@ -211,6 +213,7 @@ REPEATABLE = frozenset(
         "get_run",
         "read_run_log",
         "list_runs",
+        "compare_runs",
         "get_run_statement",
         "list_tools",
         "list_workspaces",
@@ -867,8 +870,8 @@ class DiffSide(TypedDict):
     """The CI job that published the version."""
 
 
-class ManifestChange(TypedDict):
-    """A value of the manifest that differs, as JSON text, cut if long. null: the version has no such value."""
+class ValueChange(TypedDict):
+    """A value that differs, as JSON text, cut if long. null: there is no such value."""
 
     path: str
     old: str | None
@@ -901,7 +904,7 @@ class VersionsDiff(TypedDict):
     old: DiffSide
     new: DiffSide
     permissions: PermissionsDiff
-    manifest: list[ManifestChange]
+    manifest: list[ValueChange]
     instructions: FileChange | None
     files: list[FileChange]
     left_out: int
@@ -1370,6 +1373,27 @@ class RunPage(TypedDict):
     runs: list[RunRow]
     next_cursor: str | None
     """For the next page; null on the last page."""
+
+
+class OutputFileChange(TypedDict):
+    """A file whose content differs. null: the run wrote no file with this path."""
+
+    path: str
+    old: OutputFile | None
+    new: OutputFile | None
+
+
+class RunsDiff(TypedDict):
+    """Result of `compare_runs`. `left_out` counts further values and files."""
+
+    old: RunRow
+    new: RunRow
+    values: list[ValueChange]
+    """The paths begin with inputs or output."""
+    files: list[OutputFileChange]
+    has_inputs: bool
+    """false: large args of a run are not kept, so no inputs are compared."""
+    left_out: int
 
 
 class RunStatement(TypedDict):
@@ -2927,6 +2951,15 @@ def cancel_run(self: Any, run_id: str) -> RunRecord:
     return params_of(locals())
 
 
+def compare_runs(self: Any, run_id: str, other: str) -> RunsDiff:
+    """Compare two runs: their inputs, their output by paths, and the files that they wrote.
+
+    run_id: The run's id
+    other: The id of the other run, which is the old one of each pair
+    """
+    return params_of(locals())
+
+
 def get_run_statement(self: Any, run_id: str, *, disclose: Literal["args", ""] | None = None) -> RunStatement:
     """Return a signed statement about an ended run. The registry's key is enough to verify it offline.
 
@@ -3499,6 +3532,7 @@ class Methods:
     read_run_log = blocking(read_run_log)
     list_runs = blocking(list_runs)
     cancel_run = blocking(cancel_run)
+    compare_runs = blocking(compare_runs)
     get_run_statement = blocking(get_run_statement)
     list_tools = blocking(list_tools)
     define_tool = blocking(define_tool)
@@ -3598,6 +3632,7 @@ class AsyncMethods:
     read_run_log = awaited(read_run_log)
     list_runs = awaited(list_runs)
     cancel_run = awaited(cancel_run)
+    compare_runs = awaited(compare_runs)
     get_run_statement = awaited(get_run_statement)
     list_tools = awaited(list_tools)
     define_tool = awaited(define_tool)
@@ -3695,6 +3730,7 @@ class BatchMethods:
     read_run_log = batched(read_run_log)
     list_runs = batched(list_runs)
     cancel_run = batched(cancel_run)
+    compare_runs = batched(compare_runs)
     get_run_statement = batched(get_run_statement)
     list_tools = batched(list_tools)
     define_tool = batched(define_tool)

@@ -1,4 +1,4 @@
-"""Two versions of a skill compared: permissions first, then manifest, instructions and files. Rows of two tables."""
+"""Two versions of a skill compared: permissions first, then manifest, instructions and files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ MOST_CHANGES = 200
 """Limit on the changes of a manifest that are listed."""
 MOST_VALUE = 1_000
 """Limit on the JSON of a value, in characters."""
+MOST_DEPTH = 32
 MOST_FILES = 512
 MOST_LINED = 64
 """Limit on the files that are compared by lines."""
@@ -38,8 +39,8 @@ class DiffSide(msgspec.Struct, frozen=True):
     provenance: Annotated[dict[str, str] | None, Meta(description="The CI job that published the version")] = None
 
 
-class ManifestChange(msgspec.Struct, frozen=True):
-    """A value of the manifest that differs, as JSON text, cut if long. null: the version has no such value."""
+class ValueChange(msgspec.Struct, frozen=True):
+    """A value that differs, as JSON text, cut if long. null: there is no such value."""
 
     path: str
     old: str | None
@@ -72,7 +73,7 @@ class VersionsDiff(msgspec.Struct, frozen=True):
     old: DiffSide
     new: DiffSide
     permissions: PermissionsDiff
-    manifest: tuple[ManifestChange, ...]
+    manifest: tuple[ValueChange, ...]
     instructions: FileChange | None
     files: tuple[FileChange, ...]
     left_out: int
@@ -97,7 +98,7 @@ def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     known, values = (
         {key: value for key, value in version.manifest.items() if key not in inferred} for version in (old, new)
     )
-    changes = list(_changes(known, values))
+    changes = list(value_changes(known, values))
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
     instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None
@@ -177,17 +178,22 @@ def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
     return Permissions(network, secrets, in_workspaces and bool(network or secrets))
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
-    """Yield the differing values of two manifests, in the order of their keys. Permissions are left out."""
+def value_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: str = "", depth: int = MOST_DEPTH
+) -> Iterator[ValueChange]:
+    """Yield the values that differ, in the order of their keys. The key `permissions` of the whole is left out.
+
+    Values below `depth` objects are compared as a whole.
+    """
     for key in sorted({*old, *new}):
         key_path = join(path, key)
         if key_path == "permissions":
             continue
         old_value, new_value = old.get(key), new.get(key)
-        if isinstance(old_value, Mapping) and isinstance(new_value, Mapping):
-            yield from _changes(old_value, new_value, key_path)
+        if depth and isinstance(old_value, Mapping) and isinstance(new_value, Mapping):
+            yield from value_changes(old_value, new_value, key_path, depth - 1)
         elif key not in old or key not in new or not same(old_value, new_value):
-            yield ManifestChange(key_path, _json(old, key), _json(new, key))
+            yield ValueChange(key_path, _json(old, key), _json(new, key))
 
 
 def _json(table: Mapping[str, Any], key: str) -> str | None:
@@ -195,51 +201,6 @@ def _json(table: Mapping[str, Any], key: str) -> str | None:
         return None
     text = msgspec.json.encode(table[key]).decode()
     return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]}…"
-
-
-# -- Rows of two tables, by their first column -------------------------------------------------------------------------
-
-
-MOST_ROWS = 500
-MOST_CELL = 80
-
-
-class RowChange(NamedTuple):
-    """A row that differs. `cells` are pairs of an old and a new text, in the order of the head."""
-
-    kind: Literal["added", "removed", "changed"]
-    cells: list[tuple[str, str]]
-
-
-class TableDiff(NamedTuple):
-    """The first rows that differ of two tables. `left_out` counts further ones."""
-
-    head: list[str]
-    rows: list[RowChange]
-    left_out: int
-
-
-def compare_rows(
-    old_head: list[str], old_rows: list[list[str]], new_head: list[str], new_rows: list[list[str]]
-) -> TableDiff | None:
-    """Compare two tables whose rows are as long as their heads. Rows with the same first cell are compared.
-
-    Return None if a table has two rows with the same first cell, or if the first columns have different names.
-    """
-    old, new = {row[0]: row for row in old_rows}, {row[0]: row for row in new_rows}
-    if len(old) < len(old_rows) or len(new) < len(new_rows) or old_head[0] != new_head[0]:
-        return None
-    keys = [key for key in {**new, **old} if old_head != new_head or old.get(key) != new.get(key)]
-    head = list(dict.fromkeys([*new_head, *old_head]))
-    rows = []
-    for key in keys[:MOST_ROWS]:
-        before, after = (
-            dict(zip(old_head, old.get(key, ()), strict=False)),
-            dict(zip(new_head, new.get(key, ()), strict=False)),
-        )
-        cells = [(before.get(name, "")[:MOST_CELL], after.get(name, "")[:MOST_CELL]) for name in head]
-        rows.append(RowChange("changed" if before and after else "added" if after else "removed", cells))
-    return TableDiff(head, rows, len(keys) - len(rows))
 
 
 # -- The step of a new version (major, minor or patch), derived from what its callers notice ---------------------------

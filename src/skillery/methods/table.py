@@ -14,7 +14,7 @@ from skillery.method import rows
 from skillery.publishing import methods as publishing
 from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
-from skillery.runs import failures, incidents, statements
+from skillery.runs import comparison, failures, incidents, statements
 from skillery.runs import methods as runs
 from skillery.skills import descriptions, figures, files, insight, listings, namespaces, reach, search
 from skillery.tools import tool_listings
@@ -58,6 +58,7 @@ METHODS = rows(
     *keys.METHODS,
     *seals.METHODS,
     *runs.READING,
+    *comparison.METHODS,
     *statements.METHODS,
     *tool_listings.METHODS,
     *tool_maker.METHODS,

@@ -244,7 +244,7 @@ def read_runs(
     bound_to = ("list_runs", owner, filters.skill, filters.status, filters.since)
     statement = listing(owner, filters, datetime.now(UTC))
     rows = connection.execute(behind(statement, key, bound_to, cursor).limit(limit + 1)).all()
-    page = fitting_items([_listed(row) for row in rows[:limit]])
+    page = fitting_items([listed(row) for row in rows[:limit]])
     has_more = len(rows) > len(page)
     next_cursor = make_cursor(key, bound_to, position_of(rows[len(page) - 1])) if has_more else None
     return RunPage(page, next_cursor)
@@ -263,7 +263,7 @@ def read_calls(connection: Connection, *, identity: Identity, run_id: str) -> li
     """Return the first MOST_CALLS runs that a run has called, oldest first. Raise the errors of `find_run`."""
     find_run(connection, identity, run_id)
     called: Select[Any] = LISTED.where(runs.c.parent_run_id == run_id).order_by(runs.c.started_at).limit(MOST_CALLS)
-    return [_listed(row) for row in connection.execute(called)]
+    return [listed(row) for row in connection.execute(called)]
 
 
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
@@ -290,7 +290,7 @@ def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
     return LISTED.where(*conditions)
 
 
-def _listed(row: Row[Any]) -> RunRow:
+def listed(row: Row[Any]) -> RunRow:
     """Return the item of list_runs for a row."""
     error = _error(row)
     return RunRow(

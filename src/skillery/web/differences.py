@@ -21,11 +21,10 @@ from skillery.formats.version_diffs import (
     DiffSide,
     FileChange,
     FileFacts,
-    ManifestChange,
-    TableDiff,
-    compare_rows,
+    ValueChange,
     compare_versions,
 )
+from skillery.runs.comparison import TableDiff, compare_rows
 from skillery.web.display import visible
 from skillery.web.views.kinds import decoded, format_of
 from skillery.web.views.parts import Part, decoded_json, parts_of, split_output
@@ -180,8 +179,8 @@ _UNREAD = "one of many files that differ, so its lines are not compared"
 class ResultsDiff(Struct, frozen=True):
     """The differences of two results. `tables` are parts whose rows are compared, and `files` all other parts."""
 
-    inputs: list[ManifestChange]
-    others: list[ManifestChange]
+    inputs: list[ValueChange]
+    others: list[ValueChange]
     """The values of the output that are not parts."""
     tables: dict[str, TableDiff]
     files: list[FileDiff]
@@ -209,7 +208,7 @@ def _without(tables: Mapping[str, TableDiff], parts: Mapping[str, Part], side: T
     return Compared(DiffSide("", "", ""), values, facts, lambda name: _content(parts[name]))
 
 
-def _below(path: str, changes: Iterable[ManifestChange]) -> list[ManifestChange]:
+def _below(path: str, changes: Iterable[ValueChange]) -> list[ValueChange]:
     below = [change for change in changes if change.path.startswith(path)]
     return [replace(change, path=change.path.removeprefix(path)) for change in below]
 

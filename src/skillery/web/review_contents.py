@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from skillery.backends import Limits
 from skillery.formats.check_results import PermissionNames, beyond
 from skillery.formats.manifest import Permissions
-from skillery.formats.version_diffs import ManifestChange, VersionsDiff, listed_permissions
+from skillery.formats.version_diffs import ValueChange, VersionsDiff, listed_permissions
 from skillery.method import or_none
 from skillery.registry.visibility import view_of
 from skillery.skills.descriptions import Skill
@@ -49,11 +49,11 @@ class Compared(NamedTuple):
     against: str | None
     """The earlier version, or None for a first version."""
     rights: list[Right]
-    runtime: list[ManifestChange]
+    runtime: list[ValueChange]
     """Changed manifest values that say how code runs: limits, packages, entrypoint."""
-    texts: list[ManifestChange]
+    texts: list[ValueChange]
     """Changed manifest values that models read."""
-    others: list[ManifestChange]
+    others: list[ValueChange]
     instructions: FileDiff | None
     files: list[FileDiff]
     left_out: int
@@ -77,7 +77,7 @@ async def differences_of(request: PageRequest, diff: VersionsDiff, skill_md: str
 
 def compared_of(diff: VersionsDiff, files: list[FileDiff]) -> Compared:
     """Return the result of diff_versions in the form of a page. If it has instructions, they are the first file."""
-    by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
+    by_kind: dict[str, list[ValueChange]] = {"runtime": [], "texts": [], "others": []}
     for change in diff.manifest:
         first = change.path.partition(".")[0].partition("[")[0]
         other_kind = "texts" if first in _MODEL_READS else "others"
@@ -137,11 +137,11 @@ class Dangers(NamedTuple):
 
     rights: list[Right]
     limits: list[Right]
-    packages: list[ManifestChange]
+    packages: list[ValueChange]
     """The packages with a changed locked version, by name."""
     is_locked: bool
     """Whether the version has locked packages."""
-    runtime: list[ManifestChange]
+    runtime: list[ValueChange]
     """Other changed manifest values that say how code runs."""
     executables: list[str]
     """Paths of executable files that are not executable files of the earlier version."""
@@ -226,11 +226,11 @@ def _locked(skill: Skill | None) -> dict[str, str]:
     return versions | {f"npm:{package.name}": package.version for package in npm_packages}
 
 
-def _packages(new: Skill, old: Skill | None) -> list[ManifestChange]:
+def _packages(new: Skill, old: Skill | None) -> list[ValueChange]:
     """Return the packages whose locked versions differ, new packages first."""
     now, before = _locked(new), _locked(old)
     names = [name for name in sorted({*now, *before}) if now.get(name) != before.get(name)]
-    packages = [ManifestChange(name, before.get(name), now.get(name)) for name in names]
+    packages = [ValueChange(name, before.get(name), now.get(name)) for name in names]
     return sorted(packages, key=lambda package: (package.old is not None, package.new is None))
 
 
