@@ -91,6 +91,11 @@ class FailureType(StrEnum):
         "The backend of secrets did not answer.",
         "Run it again later. An admin finds the reason in the server's log.",
     )
+    DEPENDENCY_GONE = (
+        "DependencyGone",
+        "A skill that the skill requires was purged, or yanked as malicious.",
+        "Publish a version that requires another version. `describe_skill` lists the required versions.",
+    )
     ENVIRONMENT_NOT_READY = (
         "EnvironmentNotReady",
         "The packages of the run were still being installed when its timeout ended.",

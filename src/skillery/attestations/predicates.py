@@ -28,12 +28,13 @@ def publication_predicate(
     publisher: Actor,
     made_by: str | None,
     visibility: str,
+    requires: Mapping[str, str] = {},
     *,
     asks_review: bool = False,
 ) -> Predicate:
     """Say who has published a version, with which method. `files` are the SHA-256 of its files by path, `made_by` is
-    the method that made the version, or None. `asks_review` means that the version waits for a review, also if its
-    policy needs none.
+    the method that made the version, or None. `requires` are the digests of all versions that it requires, by name.
+    `asks_review` means that the version waits for a review, also if its policy needs none.
     """
     paths = {LOCK, NPM_LOCK, *script_locks(files)}
     locks = {path: f"sha256:{sha256}" for path, sha256 in files.items() if path in paths}
@@ -43,6 +44,7 @@ def publication_predicate(
         "method": made_by or "create_skill",
         "package_locks": locks,
         "visibility": visibility,
+        **({"requires": requires} if requires else {}),
         **({"asks_review": True} if asks_review else {}),
         "at": now(),
     }

@@ -114,6 +114,7 @@ __all__ = [
     "RecheckedVersion",
     "RemovedTrustRule",
     "RemovedWebhook",
+    "RequiredSkill",
     "RevokedIdentity",
     "RevokedKey",
     "Rollback",
@@ -416,6 +417,20 @@ class SkillLock(TypedDict):
     npm: NotRequired[NpmLockOfSkill]
 
 
+class RequiredSkill(TypedDict):
+    """A version that a skill requires, chosen when the skill was published."""
+
+    name: str
+    version: str
+    digest: str
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
+    range: str
+    """As in skill.toml. Empty if another required skill requires it."""
+    network: list[str]
+    """Hosts that a call of it may reach. Each call is a separate run."""
+    secrets: list[str]
+
+
 class Approval(TypedDict):
     """The reviewer who approved a version."""
 
@@ -547,6 +562,8 @@ class Skill(TypedDict):
     manifest: dict[str, Any]
     """skill.toml as JSON."""
     lock: NotRequired[SkillLock]
+    requires: NotRequired[list[RequiredSkill]]
+    """All required versions, the direct ones first."""
     approval: NotRequired[Approval]
     rejected: NotRequired[Objection]
     yanked: NotRequired[Objection]

@@ -108,6 +108,42 @@ class PackagesNotOffered(Refused):
         super().__init__(message, hint=hint, findings=[], **data)
 
 
+class RequiresUnknown(InvalidParams):
+    """Raised if a skill requires a skill that its publisher does not see. `data["near"]` has similar names."""
+
+    type = "requires_unknown"
+
+
+class RequiresUnsolvable(InvalidParams):
+    """Raised if no choice of versions satisfies all ranges. `data["required"]` lists the ranges and who needs them."""
+
+    type = "requires_unsolvable"
+
+
+class RequiresCycle(InvalidParams):
+    """Raised if a skill would require itself. `data["path"]` has the names from the first skill to the same skill."""
+
+    type = "requires_cycle"
+
+
+class RequiresHidden(InvalidParams):
+    """Raised if callers of a skill may not see a skill that it requires."""
+
+    type = "requires_hidden"
+
+
+class RequiresDraft(InvalidParams):
+    """Raised if only unpublished versions of a required skill are in the range."""
+
+    type = "requires_draft"
+
+
+class RequiresPackages(InvalidParams):
+    """Raised if a skill and the skills that it requires need different versions of one package."""
+
+    type = "requires_packages"
+
+
 class PackageIndexUnavailable(Unavailable):
     type = "package_index_unavailable"
 

@@ -47,7 +47,7 @@ MAX_TAGS = 32
 Kind = Literal["action", "instruction"]
 KINDS: tuple[Kind, ...] = ("action", "instruction")
 
-_KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
+_KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions", "requires")
 _LATER_KEYS = ("tests", "examples", "tool_examples")
 """Keys that this module accepts and does not check. `skillery.formats.examples` checks the examples, with the
 bundle's files.
@@ -74,6 +74,8 @@ class Manifest(msgspec.Struct, frozen=True):
     permissions: Permissions
     warnings: tuple[str, ...]
     raw: dict[str, Any]
+    requires: dict[str, str] = {}
+    """Ranges of versions by the name of the required skill."""
 
     @property
     def called(self) -> Runtime | None:
@@ -165,8 +167,12 @@ def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
     """Return a stored manifest that `parse_manifest` accepted before.
 
     The size and each JSON value are not checked again. `raw` of the result is empty, to save memory. Raise
-    InvalidManifest if the manifest does not have the form of this release.
+    InvalidManifest if the manifest does not have the form of this release. `requires` of a version from before required
+    skills is left out if it has another form: it meant nothing.
     """
+    if "requires" in raw:
+        (tables := TableReader(raw)).requires()
+        raw = {key: value for key, value in raw.items() if key != "requires"} if tables.problems else raw
     return msgspec.structs.replace(_Reader(raw, has_tools).manifest(), raw={})
 
 
@@ -209,6 +215,7 @@ class _Reader(TableReader):
             permissions=self.permissions(),
             warnings=(),
             raw=self.raw,
+            requires=self.requires(),
         )
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")

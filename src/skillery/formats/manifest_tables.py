@@ -1,4 +1,4 @@
-"""The tables of skill.toml: runtime, inputs and permissions."""
+"""The tables of skill.toml: runtime, inputs, permissions and required skills."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any, Literal
 
 import msgspec
 
+from skillery.errors import InvalidParams
 from skillery.formats import npm, requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import join, kind_of, same
-from skillery.formats.names import secret_name_problem
+from skillery.formats.names import parse_skill_name, secret_name_problem
 from skillery.formats.network import NETWORK_FORM, NetworkPattern, host_only, is_open_to_anybody, parse_network_pattern
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
+from skillery.formats.version_spec import Digest, Label, Latest, parse_version_spec
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_TIMEOUT_MS = 3_600_000
+MOST_REQUIRED = 64
+"""The maximum number of skills that a skill requires, directly and indirectly."""
+_LONGEST_RANGE = 200
 _RUNTIME_KEYS = (
     "language",
     "entrypoint",
@@ -270,6 +275,30 @@ class TableReader(Shapes):
         runtime = self.raw.get("runtime")
         in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
         return Permissions(network, tuple(dict.fromkeys(secrets)), in_workspaces and bool(network or secrets))
+
+    def requires(self) -> dict[str, str]:
+        """Return the ranges of versions of `[requires.skills]`, by the name of the required skill."""
+        table = self.table(self.raw, "requires", "requires") or {}
+        self.unknown_keys("requires", table, ("skills",))
+        required = self.table(table, "skills", "requires.skills") or {}
+        if len(required) > MOST_REQUIRED:
+            self.problem("requires.skills", f"has {len(required)} entries, at most {MOST_REQUIRED} are allowed")
+            return {}
+        return {name: self.required(name, spec) for name, spec in required.items()}
+
+    def required(self, name: str, spec: object) -> str:
+        where = join("requires.skills", name)
+        if not isinstance(spec, str) or len(spec) > _LONGEST_RANGE:
+            example = f"a range of versions; write the name in quotes: {quoted(name)} = '^1.2'"
+            self.problem(where, f"is {shown(spec)}, expected {example}")
+            return ""
+        try:
+            parse_skill_name(name)
+            if isinstance(parse_version_spec(spec), Label | Digest | Latest):
+                self.problem(where, f"is {quoted(spec)}, expected a range of versions such as '^1.2', or a version")
+        except InvalidParams as error:
+            self.problem(where, f"is not valid: {error.message.rstrip('.')}")
+        return spec
 
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
         patterns: dict[str, NetworkPattern] = {}

@@ -39,7 +39,9 @@ from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
 from skillery.publishing.npm_locks import inferred_npm
 from skillery.publishing.package_locks import ImportScan, locks_of
+from skillery.publishing.required import required_by
 from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
+from skillery.registry.requires import Required
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import Visibility
@@ -62,6 +64,7 @@ class RegistryState(NamedTuple):
     """The undeclared packages of the bundle, or None if no scan was necessary for the lock of packages."""
     visibility: Visibility | None
     """The visibility of the skill, or None for a new skill."""
+    requires: tuple[Required, ...]
 
 
 class BundleChecks:
@@ -92,9 +95,10 @@ class BundleChecks:
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
         scan: ImportScan | None,
+        visibility: Visibility = "public",
     ) -> tuple[Bundle, RegistryState]:
-        """Return the checked bundle with its lock, and the state of the registry for it. Raise the errors of
-        `Gate.bundle` and `Gate.locked`, and NotAllowed without a grant.
+        """Return the checked bundle with its lock, and the state of the registry for it. `visibility` is the one of a
+        new skill. Raise the errors of `Gate.bundle`, `Gate.locked` and `required_by`, and NotAllowed without a grant.
         """
         bundle = await self._gate.bundle(identity.name, manifest, skill_md, files)
         # Check the grant first: a caller without a grant must not learn which versions exist.
@@ -103,8 +107,9 @@ class BundleChecks:
         bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock, lenient=lenient)
 
         def look(connection: Connection) -> RegistryState:
-            taken, diff, visibility = state_of(connection, bundle, identity)
-            return RegistryState(taken, diff, scan, visibility)
+            taken, diff, stored = state_of(connection, bundle, identity)
+            about = (identity, self._storage, bundle, stored or visibility)
+            return RegistryState(taken, diff, scan, stored, () if taken else required_by(connection, *about))
 
         return bundle, await self._database.read(look)
 

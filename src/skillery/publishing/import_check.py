@@ -135,7 +135,7 @@ def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Seq
         text = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
         return _finding(runtime, report, "error", text)
     if module.split(".")[0] == "skills":
-        text = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
+        text = f"imports {quoted(module)}: add its skill to [requires.skills], or use run_code that mounts both skills"
         return _finding(runtime, report, "warning", text)
     if correction := own_module(module, (runtime.entrypoint, paths)):
         return _finding(runtime, report, "error", f"imports {quoted(module)}: {correction}")

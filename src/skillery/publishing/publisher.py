@@ -37,6 +37,7 @@ from skillery.publishing.gate import PublishingRules, as_found, publication_of
 from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.publishing.passing import Passing, rules_under
 from skillery.registry.index_names import index_name_warning
+from skillery.registry.requires import digests_of
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
@@ -167,7 +168,8 @@ class Publisher:
         is called in the transaction that adds the version; if the version exists, in a separate transaction. A parsed
         `skill_md` means that the bundle is imported: tools that are not valid are then skipped.
         """
-        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
+        visibility = (rules or self._rules).visibility
+        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan, visibility)
         if (taken := state.taken) is not None:
             if also is not None:
                 await self._database.write(lambda connection: also(connection, taken))
@@ -192,7 +194,9 @@ class Publisher:
         asks_review = expected != "published" and not policy.is_default
         hashes = {file.path: file.sha256 for file in bundle.files}
         predicates = {
-            "publication": publication_predicate(hashes, identity, made_by, visibility, asks_review=asks_review),
+            "publication": publication_predicate(
+                hashes, identity, made_by, visibility, digests_of(state.requires), asks_review=asks_review
+            ),
             **self._provenance(identity, source),
             **await self._results(policy, bundle, checks.findings, checks.examples),
         }
@@ -222,6 +226,7 @@ class Publisher:
                 checks=checks,
                 made_by=made_by,
                 statements=(*statements, *passed),
+                requires=state.requires,
             )
             if also is not None:
                 also(connection, created)

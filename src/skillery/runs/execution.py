@@ -203,7 +203,7 @@ class UnrecordedRuns:
         If the sandbox cannot run the code, the outcome has a failure. Raise Unavailable if the client disconnects while
         the run waits. Cancelling the call ends the run.
         """
-        prepared = await (await self._preparer.trial(trial, code)).with_packages()
+        prepared = await (await self._preparer.trial(identity, trial, code)).with_packages()
         slot = await self._queue.enter(identity.name, 0)
         try:
             return await self._execution.execute_unrecorded(prepared.for_caller(identity), DroppingHost())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from skillery.backends import BlobMount, Identity, InputFile, Limits, SkillMount
+from skillery.backends import BlobMount, Failure, FailureType, Identity, InputFile, Job, Limits, SkillMount
 from skillery.contents.blob_rows import BlobRow, find_blob
 from skillery.database import Database
 from skillery.errors import InputFilesTooLarge, InvalidParams, InvalidPath
@@ -18,10 +19,13 @@ from skillery.formats.names import import_name
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
-from skillery.registry.revocations import require_runnable
+from skillery.registry.requires import choose, closure_of
+from skillery.registry.resolution import resolve
+from skillery.registry.revocations import require_runnable, revocation_of
 from skillery.registry.version_rows import VersionRow
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
+from skillery.runs.packages import Needing
 from skillery.runs.requests import has_permissions
 from skillery.runs.scripts import SESSION_SKILL, session_files
 from skillery.tools.tool_lookup import FoundTool
@@ -60,17 +64,33 @@ def check_mounts(identity: Identity, versions: Sequence[VersionRow]) -> list[Ver
     for version in versions:
         require_runnable(identity, version)
         mounted = by_import.setdefault(import_name(version.name), version)
-        if mounted.name != version.name:
-            raise InvalidParams(
-                f"'{mounted.name}' and '{version.name}' would both be imported as {import_name(version.name)}",
-                hint="Mount one of the two.",
-            )
-        if mounted.version_id != version.version_id:
-            raise InvalidParams(
-                f"'{version.name}' is mounted in two versions, {mounted.version} and {version.version}",
-                hint="Mount one version of a skill.",
-            )
+        _check_same(mounted, version)
     return list(by_import.values())
+
+
+def _check_same(mounted: VersionRow | SkillMount, version: VersionRow) -> None:
+    """Raise InvalidParams if a run cannot mount both: it imports them by the same name."""
+    if mounted.name != version.name:
+        raise InvalidParams(
+            f"'{mounted.name}' and '{version.name}' would both be imported as {import_name(version.name)}",
+            hint="Mount one of the two.",
+        )
+    if mounted.digest != version.digest:
+        raise InvalidParams(
+            f"'{version.name}' is mounted in two versions, {mounted.version} and {version.version}",
+            hint="Mount one version of a skill.",
+        )
+
+
+class ImportableSkills(NamedTuple):
+    """Skills that the code of a run imports. Those with permissions are stubs: each call is a separate run."""
+
+    mounts: tuple[SkillMount, ...] = ()
+    needing: tuple[Needing, ...] = ()
+    """The skills that are no stubs, for their packages."""
+    stubs: Mapping[str, VersionRow] = {}
+    failure: Failure | None = None
+    """Set if a skill of the run requires a version that no run may use."""
 
 
 class Mounts:
@@ -95,14 +115,64 @@ class Mounts:
 
         return await self._database.read(work) if unique_ids else []
 
-    async def skills(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
-        """Return the mounts of versions, in the same order. With `stubs`, mount skills with permissions as stubs."""
-        return tuple([await self._skill(version, stubs=stubs) for version in versions])
+    async def find_skills(self, identity: Identity, texts: Sequence[str]) -> list[VersionRow]:
+        """Return the versions of the param `mount_skills`. Raise the errors of `parse_mounts` and `check_mounts`."""
+        versions = [
+            await self._database.read(partial(resolve, identity=identity, name=reference.name, spec=reference.spec))
+            for reference in parse_mounts(texts)
+        ]
+        return check_mounts(identity, versions)
+
+    async def skill(self, version: VersionRow) -> SkillMount:
+        """Return the mount of a version whose code the run starts."""
+        return await self._skill(version, stubs=False)
+
+    async def importable(self, versions: Sequence[VersionRow]) -> ImportableSkills:
+        """Return the mounts of versions that the code of a run imports, in the same order."""
+        mounts = [await self._skill(version, stubs=True) for version in versions]
+        pairs = list(zip(versions, mounts, strict=True))
+        needing = [
+            Needing(version.name, await self._declarations.manifest(version), mount.folder)
+            for version, mount in pairs
+            if not mount.stub
+        ]
+        stubs = {version.name: version for version, mount in pairs if mount.stub}
+        return ImportableSkills(tuple(mounts), tuple(needing), stubs)
+
+    async def required(self, identity: Identity, job: Job, skills: Sequence[Needing]) -> ImportableSkills:
+        """Return the mounts of the versions that `skills` of the job require. Those with permissions are stubs.
+
+        Files without a stored version get the versions that a publication by the identity would choose now. Raise the
+        errors of `choose`. Raise InvalidParams if a skill would be mounted in two versions.
+        """
+        requiring = [skill for skill in skills if skill.manifest.requires]
+        if not requiring:
+            return ImportableSkills()
+        mounted = {import_name(mount.name): mount for mount in job.skills}
+
+        def work(connection: Connection) -> list[VersionRow]:
+            return [
+                each.row
+                for skill in requiring
+                for each in closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
+                or choose(connection, identity, skill.name, skill.manifest.requires)
+            ]
+
+        versions = dict[str, VersionRow]()
+        for row in await self._database.read(work):
+            _check_same(mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row), row)
+            if row.status == "purged" or (revocation_of(row) or {}).get("severity") == "malicious":
+                why = "was purged" if row.status == "purged" else "is malicious"
+                message = (
+                    f"the required skill '{row.name}' {row.version} {why}: publish a version that does not need it"
+                )
+                return ImportableSkills(failure=Failure(FailureType.DEPENDENCY_GONE, message))
+        return await self.importable([*versions.values()])
 
     async def tool(self, tool: FoundTool) -> SkillMount:
         """Return the mount of the skill that has the tool. A tool of a session is mounted as a skill of its own."""
         if tool.version is not None:
-            return await self._skill(tool.version, stubs=False)
+            return await self.skill(tool.version)
         assert tool.session is not None, "a tool belongs to a version or to a session"
         folder = await asyncio.to_thread(self._cache.keep, session_files(tool.session))
         # The cache names the folder by its digest.

@@ -26,7 +26,7 @@ from skillery.registry.version_rows import VersionRow, standing_warnings
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
 from skillery.runs.limits import LimitRules, timeout_warnings
-from skillery.runs.mounts import InputFiles, Mounts, check_mounts, checked_outputs, parse_mounts
+from skillery.runs.mounts import ImportableSkills, InputFiles, Mounts, checked_outputs
 from skillery.runs.packages import GivenEnvironment, Needing, RunPackages, chosen_for, packages_for, packages_now
 from skillery.runs.requests import (
     CallTool,
@@ -84,6 +84,14 @@ class Prepared(msgspec.Struct, frozen=True):
     async def with_packages(self, watch: Watch = ignore) -> Prepared:
         """Return the run with its packages. Wait for them if necessary, and pass the progress to `watch`."""
         return self if self.waiting is None else self.having(await self.waiting(watch))
+
+    def requiring(self, required: ImportableSkills) -> Prepared:
+        """Return this run with the skills that its skills require."""
+        if not required.mounts and required.failure is None:
+            return self
+        job = msgspec.structs.replace(self.job, skills=(*self.job.skills, *required.mounts))
+        stubs, failure = {**self.stubs, **required.stubs}, self.failure or required.failure
+        return msgspec.structs.replace(self, job=job, stubs=stubs, failure=failure)
 
     def having(self, packages: RunPackages) -> Prepared:
         """Return the run with these packages."""
@@ -156,7 +164,7 @@ class Preparer:
             run_id=new_run_id(),
             call=SkillCall(version.name, runtime.export),
             args=args.text,
-            skills=await self._mounts.skills([version]),
+            skills=(await self._mounts.skill(version),),
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             network=rights.network,
@@ -181,7 +189,7 @@ class Preparer:
         rights = granted(identity, version, manifest, self._policies)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
-        skills = await self._mounts.skills([version])
+        skills = (await self._mounts.skill(version),)
         own = OwnNeeds()
         if not request.module and path.endswith(".py"):  # the block is foreign text of up to half a megabyte
             own = await asyncio.to_thread(own_needs, skills[0].folder, path, self._pythons())
@@ -214,7 +222,7 @@ class Preparer:
         prepared = msgspec.structs.replace(prepared, workspace=target)
         environment, alone = or_none(request.environment), needing.lock != LOCK
         chosen = chosen_for(self._named.defined, needing.manifest, environment, script, alone=alone)
-        return await self._with_packages(prepared, [needing], chosen, request.timeout_ms)
+        return await self._with_packages(identity, prepared, [needing], chosen, request.timeout_ms)
 
     async def tool(self, identity: Identity, request: CallTool, tool: FoundTool, script: str) -> Prepared:
         """Prepare a call of `tool`. Its handler is the file `script`."""
@@ -241,7 +249,7 @@ class Preparer:
         prepared = msgspec.structs.replace(prepared, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), script)
-        return await self._with_packages(prepared, needing, chosen, request.timeout_ms)
+        return await self._with_packages(identity, prepared, needing, chosen, request.timeout_ms)
 
     async def find_tool(self, identity: Identity, request: CallTool) -> FoundTool:
         """Return the tool that the request names.
@@ -252,7 +260,7 @@ class Preparer:
         look = partial(find_tool, name=request.name, skill=skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
-    async def trial(self, trial: Trial, code: str = "") -> Prepared:
+    async def trial(self, identity: Identity, trial: Trial, code: str = "") -> Prepared:
         """Prepare a run of files that are not stored as a version.
 
         If `code` is not "", the code runs and the files are mounted. Else the entrypoint or the handler of the trial
@@ -262,43 +270,33 @@ class Preparer:
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         prepared = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         needing = Needing(trial.manifest.name, trial.manifest, trial.folder)
-        return await self._with_packages(
-            prepared, [needing], chosen_for(self._named.defined, trial.manifest, script=trial.script)
-        )
+        chosen = chosen_for(self._named.defined, trial.manifest, script=trial.script)
+        return await self._with_packages(identity, prepared, [needing], chosen)
 
     async def code(self, identity: Identity, request: RunCode) -> Prepared:
         """Prepare a run of run_code: the code in the request, with its mounted skills."""
         limits = self._limits.for_code(request.limits)
         chosen = self._named.defined.chosen(or_none(request.environment), request.language)
-        references = parse_mounts(request.mount_skills)
-        versions = [
-            await self._database.read(partial(resolve, identity=identity, name=reference.name, spec=reference.spec))
-            for reference in references
-        ]
-        mounted = check_mounts(identity, versions)
+        versions = await self._mounts.find_skills(identity, request.mount_skills)
+        mounted = await self._mounts.importable(versions)
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
             call=CodeCall(request.code, request.entrypoint, request.language),
             args=msgspec.json.encode(request.args),
-            skills=await self._mounts.skills(mounted, stubs=True),
+            skills=mounted.mounts,
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             files=await self._files.find(identity, request.files, limits, Permissions()),
             outputs=tuple(request.outputs),
         )
-        stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
-        needing = [
-            Needing(version.name, await self._declarations.manifest(version), mount.folder)
-            for version, mount in zip(mounted, job.skills, strict=True)
-            if not mount.stub
-        ]
         warnings = [
-            f"'{version.name}' is {text}" for version in mounted for text in standing_warnings(version.standing_json)
+            f"'{version.name}' is {text}" for version in versions for text in standing_warnings(version.standing_json)
         ]
         target = await self._workspaces.find(identity, request)
-        prepared = Prepared("run_code", job, stubs=stubs, workspace=target, warnings=tuple(warnings))
-        return await self._with_packages(prepared, needing, chosen, request.limits.get("timeout_ms"))
+        prepared = Prepared("run_code", job, stubs=mounted.stubs, workspace=target, warnings=tuple(warnings))
+        timeout_ms = request.limits.get("timeout_ms")
+        return await self._with_packages(identity, prepared, mounted.needing, chosen, timeout_ms)
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -315,14 +313,21 @@ class Preparer:
         prepared = _prepared("execute_skill", job, version, rights)
         prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)
         skills = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
-        return await self._with_packages(prepared, skills, chosen_for(self._named.defined, manifest))
+        return await self._with_packages(identity, prepared, skills, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(
-        self, prepared: Prepared, skills: Sequence[Needing], chosen: Named | None = None, requested_ms: object = None
+        self,
+        identity: Identity,
+        prepared: Prepared,
+        skills: Sequence[Needing],
+        chosen: Named | None = None,
+        requested_ms: object = None,
     ) -> Prepared:
-        """Return the run with its packages, or with the function that waits for them. `requested_ms` is the time limit
-        of the request, or None.
+        """Return the run with the skills that its skills require, and with its packages or the function that waits for
+        them. `requested_ms` is the time limit of the request, or None.
         """
+        required = await self._mounts.required(identity, prepared.job, skills)
+        prepared, skills = prepared.requiring(required), (*skills, *required.needing)
         warnings = (*prepared.warnings, *timeout_warnings(requested_ms, prepared.job.limits))
         prepared = msgspec.structs.replace(prepared, warnings=warnings) if warnings else prepared
         needs = chosen is not None or any(skill.may_have_packages for skill in skills)

@@ -175,13 +175,15 @@ def called_job(
 
 
 class CalledHost(RunHost):
-    """The `RunHost` of a called run. It uses the blobs of the calling run, and cannot call skills."""
+    """The `RunHost` of a called run. It uses the blobs of the calling run."""
 
     def __init__(self, caller: Host, job: Job) -> None:
         self._caller = caller
         self.live = live_output(job)
         self.written: list[BlobRow] = []
         """Always empty: a blob is recorded with the calling run."""
+        self.calls: SkillCalls | None = None
+        """Calls skills with permissions that the called skill requires. None if there are none."""
 
     def printed(self, piece: bytes) -> None:
         self.live.add(piece)
@@ -199,7 +201,9 @@ class CalledHost(RunHost):
         return await self._caller.blob_pieces(blob_id)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
+        if self.calls is None:
+            raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
+        return await self.calls.call_skill(skill, function, args)
 
     async def keep(self, content: bytes, kind: str) -> str | None:
         """Return None, and store nothing.

@@ -103,7 +103,7 @@ class Runner:
 
         Raise Busy if the queue is full, and Unavailable if the server is stopping.
         """
-        prepared = await self._preparer.trial(trial)
+        prepared = await self._preparer.trial(identity, trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def has(self, capability: Capability) -> bool:
@@ -221,7 +221,10 @@ class Runner:
         if self._admission.is_closed:
             raise Unavailable("the server is stopping")
         prepared = await self._preparer.called(caller.identity, caller.job, version, function, args, left_ms)
-        run = ActiveRun(prepared, caller.identity, self._server, CalledHost(host, prepared.job))
+        called_host = CalledHost(host, prepared.job)
+        run = ActiveRun(prepared, caller.identity, self._server, called_host)
+        if prepared.stubs:
+            called_host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
         task = self._start(run)
         try:
             outcome = (await asyncio.shield(task)).outcome

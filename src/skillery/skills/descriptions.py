@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -25,6 +25,7 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
+from skillery.registry.requires import closure_of, declared_by
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
@@ -121,6 +122,8 @@ def _described(
     else:
         fields = _with_more_warnings(row, shared_name)
     parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
+    if '"requires"' in row.manifest_json and (required := _required(connection, row)):
+        parts.append(f'"requires":{_json(required)}')
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
@@ -134,6 +137,22 @@ def _described(
         if row.provenance_json:
             parts.append(f'"provenance":{row.provenance_json}')
     return ",".join(parts)
+
+
+def _required(connection: Connection, row: VersionRow) -> list[RequiredSkill]:
+    ranges = msgspec.json.decode(row.manifest_json, type=_Requires).requires.get("skills") or {}
+    return [
+        RequiredSkill(
+            name=each.name,
+            version=each.version,
+            digest=each.digest,
+            status=cast(Status, each.status),
+            range=ranges.get(each.name, ""),
+            network=declared_by(each).permissions.network,
+            secrets=declared_by(each).permissions.secrets,
+        )
+        for _, each in closure_of(connection, row.name, row.digest)
+    ]
 
 
 def _json(value: object) -> str:
@@ -206,6 +225,22 @@ class SkillFileEntry(Struct, frozen=True):
     executable: bool
 
 
+class RequiredSkill(Struct, frozen=True):
+    """A version that a skill requires, chosen when the skill was published."""
+
+    name: str
+    version: str
+    digest: str
+    status: Status
+    range: Annotated[str, Meta(description="As in skill.toml. Empty if another required skill requires it")]
+    network: Annotated[list[str], Meta(description="Hosts that a call of it may reach. Each call is a separate run")]
+    secrets: list[str]
+
+
+class _Requires(Struct):
+    requires: dict[str, dict[str, str]] = {}
+
+
 class Skill(Struct, frozen=True):
     """A version of a skill."""
 
@@ -218,6 +253,9 @@ class Skill(Struct, frozen=True):
     warnings: list[str]
     manifest: Annotated[Object, Meta(description="skill.toml as JSON")]
     lock: SkillLock | UnsetType = UNSET
+    requires: Annotated[
+        list[RequiredSkill] | UnsetType, Meta(description="All required versions, the direct ones first")
+    ] = UNSET
     approval: Approval | UnsetType = UNSET
     rejected: Objection | UnsetType = UNSET
     yanked: Objection | UnsetType = UNSET

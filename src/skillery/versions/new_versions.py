@@ -24,6 +24,7 @@ from skillery.formats.check_results import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.index_names import claim_first, claim_index_name
+from skillery.registry.requires import Required, insert_requires
 from skillery.registry.tool_rows import add_missing_tools, add_tools, offer_latest
 from skillery.registry.version_rows import VersionValues, record_new_version, values_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
@@ -162,13 +163,15 @@ def insert_version(
     checks: Checks = NOTHING,
     made_by: str | None = None,
     statements: Sequence[SignedStatement] = (),
+    requires: Sequence[Required] = (),
 ) -> NewVersion:
     """Insert a version, or return the stored version if it has the same bundle.
 
     The large files must be in the storage already; `inline` has the contents of the small files by digest. `landing`
     returns the first status; while it runs, no other transaction publishes a version of the skill. `visibility` applies
     if the skill is new. `made_by` is the method that generated the bundle, or None. `statements` are signed statements
-    about the version. Raise the errors of `version_if_taken`, and QuotaExceeded if the bundle exceeds a quota.
+    about the version, and `requires` the versions that it requires. Raise the errors of `version_if_taken`, and
+    QuotaExceeded if the bundle exceeds a quota.
     """
     name = bundle.manifest.name
     skill_id, is_new = _lock_skill(connection, name, visibility)
@@ -186,6 +189,7 @@ def insert_version(
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
+    insert_requires(connection, version_id, bundle.manifest.requires, requires)
     # A version that is not published yet can meet its policy: it waits for a review, so it has no `passed`.
     about_status = [each for each in statements if each.word != "passed" or status == "published"]
     insert_attestations(connection, version_id, bundle.digest, about_status)

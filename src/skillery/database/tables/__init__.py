@@ -46,6 +46,8 @@ from skillery.database.tables.proof import (
     seal_spans,
     seals,
     signing_keys,
+    version_closure,
+    version_requires,
 )
 from skillery.database.tables.runs import (
     failure_days,
@@ -135,6 +137,8 @@ __all__ = [
     "trust_rules",
     "uploads",
     "use_days",
+    "version_closure",
+    "version_requires",
     "version_steps",
     "version_usage",
     "waivers",

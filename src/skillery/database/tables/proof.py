@@ -1,4 +1,4 @@
-"""The tables of attestations, of the keys that sign them, of advisories, and of seals."""
+"""The tables of attestations, of the keys that sign them, of required skills, of advisories, and of seals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     String,
     Table,
@@ -105,6 +106,27 @@ recertifications = Table(
     Column("since", Moment, nullable=False),
     comment="Published versions whose approval is old: they wait for another one.",
 )
+
+version_requires = Table(
+    "version_requires",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # The required skill, and the range of its versions.
+    Column("name", Name, primary_key=True),
+    Column("spec", String(255), nullable=False),
+    comment="The skills that a version requires, as its manifest names them.",
+)
+
+version_closure = Table(
+    "version_closure",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    Column("depends_on_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # 1 for a skill that the manifest names.
+    Column("depth", Integer, nullable=False),
+    comment="The versions that a version requires directly and indirectly, chosen when it was published.",
+)
+Index("ix_version_closure_depends_on_id", version_closure.c.depends_on_id, version_closure.c.version_id)
 
 advisories = Table(
     "advisories",
