@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, insert
 
-from tests.conftest import Rpc, RpcError, manifest, skill_files
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.database.tables import skill_versions, skills, version_requires
+from skillery.errors import RequiresUnsolvable
+from skillery.formats.semver import Version
+from skillery.registry.requires import choose
+from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
+from tests.docs.test_shell_blocks import run_page
 
 PERMISSIONS = {"network": ["https://mail.example.com"]}
 
@@ -61,10 +74,36 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     with pytest.raises(RpcError, match="mounted in two versions"):
         rpc("run_code", language="python", code=code, mount_skills=[middle, f"{base}@2.0.0"])
 
+    dependents = rpc("list_dependents", name=base, version="^1.1 <1.2")["dependents"]
+    assert [(each["name"], each["version"], each["direct"], each["runs_30d"]) for each in dependents] == [
+        (top, "1.0.0", True, 2),
+        (middle, "1.0.0", True, 0),
+    ]
+    first = rpc("list_dependents", name=base, limit=3)
+    following = rpc("list_dependents", name=base, cursor=first["next_cursor"])
+    assert [(each["name"], each["requires"]) for each in (*first["dependents"], *following["dependents"])] == [
+        (top, "1.0.0"),
+        (top, "1.1.0"),
+        (middle, "1.1.0"),
+        (mail, "1.0.0"),
+    ]
+
     rpc("yank_version", name=base, version="1.1.0", reason="wrong")
     assert rpc("execute_skill", name=middle)["output"] == ["base 1.1.0"]
+    [finding] = rpc("describe_skill", name=middle)["skill"]["findings"]
+    assert finding["rule"] == "requires_yanked"
     rpc("purge_version", name=base, version="1.1.0", reason="wrong")
     assert rpc("execute_skill", name=middle)["error"]["type"] == "DependencyGone"
+
+
+@pytest.mark.full
+def test_the_page_about_required_skills_runs(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    printed = run_page("docs/guide/requires.md", start_server(env=IMPORT_CHECK), folder)
+
+    assert "The text has 6 words." in printed
+    assert "team.report\t1.0.0\tpublished\t0.1.0\t^0.1\t1\n" in printed
 
 
 def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc, new_name: str) -> None:
@@ -86,3 +125,78 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
     assert error(c, skills={a: "stable"})["problems"][0]["path"] == f"requires.skills.{a}"
     rpc("set_visibility", name=a, visibility="namespace")
     assert error(c, skills={a: "^1"})["type"] == "requires_hidden"
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_versions_are_chosen_whenever_a_choice_exists(database: Database) -> None:
+    """Compare the choice with all choices, for 6 skills with 3 versions that require each other at random."""
+    outcomes: set[bool] = set()
+    with pytest.raises(Abandoned):
+        database.write_now(lambda connection: compare(connection, outcomes))
+    assert outcomes == {True, False}
+
+
+def compare(connection: Connection, outcomes: set[bool]) -> None:
+    for number in range(30):
+        chance = random.Random(number)
+        names = [f"w{number}.s{each}" for each in range(6)]
+        needs: dict[tuple[str, int], dict[str, str]] = {}
+        for place, name in enumerate(names):
+            skill = insert(skills).values(name=name, created_at=NOW, visibility="public")
+            skill_id = connection.scalar(skill.returning(skills.c.id))
+            for major in (1, 2, 3):
+                later = names[place + 1 :]
+                chosen = chance.sample(later, min(len(later), chance.choice((0, 1, 2))))
+                needs[name, major] = {each: chance.choice(RANGES) for each in chosen}
+                text = f"{major}.0.0"
+                precedence = Version.parse(text).precedence
+                values = {"skill_id": skill_id, "version": text, "precedence": precedence, "digest": text}
+                version = insert(skill_versions).values(**values, **COLUMNS)
+                version_id = connection.scalar(version.returning(skill_versions.c.id))
+                for required, spec in needs[name, major].items():
+                    row = {"version_id": version_id, "name": required, "spec": spec}
+                    connection.execute(insert(version_requires).values(row))
+        root = {name: chance.choice(RANGES) for name in chance.sample(names, 2)}
+        try:
+            closure = choose(connection, Identity("ann"), f"w{number}.root", root)
+        except RequiresUnsolvable:
+            closure = None
+        choices = itertools.product((None, 1, 2, 3), repeat=len(names))
+        exists = any(fits(root, needs, dict(zip(names, choice, strict=True))) for choice in choices)
+        assert (closure is not None) == exists
+        if closure is not None:
+            majors = {each.row.name: int(each.row.version[0]) for each in closure}
+            assert fits(root, needs, majors)
+            assert closure == sorted(closure, key=lambda each: (each.depth, each.row.name))
+        outcomes.add(exists)
+    raise Abandoned
+
+
+def fits(root: Mapping[str, str], needs: Mapping[tuple[str, int], Mapping[str, str]], majors: dict[str, Any]) -> bool:
+    """Return whether the versions satisfy all ranges."""
+    present = {name: major for name, major in majors.items() if major}
+    of_versions = (needs[name, major] for name, major in present.items())
+    return all(
+        present.get(name, 0) in ALLOWED[spec] for ranges in (root, *of_versions) for name, spec in ranges.items()
+    )
+
+
+class Abandoned(Exception):
+    """Raised to undo a transaction."""
+
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+ALLOWED = {"*": (1, 2, 3), "^1": (1,), "^2": (2,), ">=2": (2, 3), "<3": (1, 2), "^1 || ^3": (1, 3)}
+RANGES = tuple(ALLOWED)
+COLUMNS = {
+    "is_release": True,
+    "status": "published",
+    "kind": "action",
+    "namespace": "w",
+    "size_bytes": 1,
+    **dict.fromkeys(("manifest_json", "frontmatter_json", "names_json", "summary_json"), "{}"),
+    "warnings_json": "[]",
+    "publisher": "ann",
+    "publisher_kind": "person",
+    "created_at": NOW,
+}

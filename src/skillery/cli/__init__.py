@@ -96,6 +96,7 @@ commands.sections = {
             short_help="versions, submit, approve, reject, label, yank, …",
             commands=[
                 review.versions,
+                review.impact,
                 review.submit,
                 review.approve,
                 review.reject,

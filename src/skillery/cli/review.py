@@ -46,6 +46,13 @@ def _print_approved(approved: Mapping[str, Any]) -> None:
         click.echo(clean(f"still missing: {missing}"), err=True)
 
 
+impact = Verb(
+    "impact",
+    "list_dependents",
+    Table("dependents", "name version status requires range runs=runs_30d", headed=True),
+    pages="choice",
+    help="List the versions that require a skill, with their runs of 30 days.",
+)
 submit = Verb("submit", "submit_version", _print_step, help="Submit a draft for review.")
 
 

@@ -223,7 +223,8 @@ class Verb(click.Command):
         if name == "version" and self._versioned == "exact":
             return click.Option(["--version"], help="The exact version, if NAME does not include it.")
         if name == "version" and self._versioned == "spec":
-            text = "Version, range or digest.  [default: the latest release]"
+            names_all = "omit for all versions" in (inspect.getdoc(self.stub) or "")
+            text = f"Version, range or digest.  [default: {'all versions' if names_all else 'the latest release'}]"
             return click.Option(["--version"], help=text)
         kind = _without_none(annotation)
         choices = click.Choice(get_args(kind)) if get_origin(kind) is Literal else None

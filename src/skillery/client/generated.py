@@ -35,6 +35,8 @@ __all__ = [
     "DefinedTool",
     "DeletedBlob",
     "DeletedWorkspace",
+    "Dependent",
+    "DependentsPage",
     "Deprecation",
     "DescribedEnvironment",
     "DescribedSkill",
@@ -199,6 +201,7 @@ REPEATABLE = frozenset(
         "search_skills",
         "diff_versions",
         "list_versions",
+        "list_dependents",
         "list_waivers",
         "list_labels",
         "resolve_skills",
@@ -953,6 +956,30 @@ class VersionPage(TypedDict):
     """A page of versions, in the order of their creation, most recent first by default."""
 
     versions: list[ListedVersion]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class Dependent(TypedDict):
+    """A version that requires a version of the skill."""
+
+    name: str
+    version: str
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
+    requires: str
+    """The version of the skill that it requires."""
+    direct: bool
+    """Whether its skill.toml names the skill."""
+    range: str
+    """As in its skill.toml. Empty if another required skill requires the skill."""
+    runs_30d: int
+    """Ended runs of the last 30 days."""
+
+
+class DependentsPage(TypedDict):
+    """A page of dependents, the most recently created first."""
+
+    dependents: list[Dependent]
     next_cursor: str | None
     """For the next page; null on the last page."""
 
@@ -2703,6 +2730,19 @@ def list_versions(
     return params_of(locals())
 
 
+def list_dependents(
+    self: Any, name: str, *, version: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> DependentsPage:
+    """List the versions that require a skill, directly or because another required skill requires it.
+
+    name: Skill name
+    version: Only those that require this version (omit for all versions)
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
 def purge_version(
     self: Any, name: str, version: str, reason: str, *, severity: Literal["security", "malicious"] | None = None
 ) -> PurgedVersion:
@@ -3526,6 +3566,7 @@ class Methods:
     yank_version = blocking(yank_version)
     unyank_version = blocking(unyank_version)
     list_versions = blocking(list_versions)
+    list_dependents = blocking(list_dependents)
     purge_version = blocking(purge_version)
     recheck_version = blocking(recheck_version)
     waive_finding = blocking(waive_finding)
@@ -3626,6 +3667,7 @@ class AsyncMethods:
     yank_version = awaited(yank_version)
     unyank_version = awaited(unyank_version)
     list_versions = awaited(list_versions)
+    list_dependents = awaited(list_dependents)
     purge_version = awaited(purge_version)
     recheck_version = awaited(recheck_version)
     waive_finding = awaited(waive_finding)
@@ -3724,6 +3766,7 @@ class BatchMethods:
     yank_version = batched(yank_version)
     unyank_version = batched(unyank_version)
     list_versions = batched(list_versions)
+    list_dependents = batched(list_dependents)
     purge_version = batched(purge_version)
     recheck_version = batched(recheck_version)
     waive_finding = batched(waive_finding)

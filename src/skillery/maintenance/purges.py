@@ -30,6 +30,8 @@ from skillery.database.tables import (
     skill_files,
     skill_versions,
     tools,
+    version_closure,
+    version_requires,
     version_steps,
 )
 from skillery.formats.names import parse_skill_name
@@ -49,6 +51,7 @@ from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.cache import Cache
 from skillery.skills.files import FileRow, files_of
 from skillery.skills.search_index import erase_removed_words
+from skillery.versions.dependents import tell_dependents
 from skillery.versions.example_results import drop_results
 from skillery.versions.lifecycle_steps import lock_skill, step_one
 from skillery.versions.revocations import Outdated, Revocation, Revocations, new_advisory, store_revocation
@@ -133,6 +136,9 @@ def purge(
     connection.execute(update(attestations).where(of_attestation).values(envelope=""))
     connection.execute(update(advisories).where(advisories.c.version_id == before.version_id).values(reason=""))
     store_revocation(connection, revocation)
+    tell_dependents(connection, identity, before, "purged", revocation.reason)
+    for table in (version_closure, version_requires):
+        connection.execute(delete(table).where(table.c.version_id == before.version_id))
     delete_searches(connection, searches)
     earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
     connection.execute(update(version_steps).where(*earlier_steps).values(note=""))

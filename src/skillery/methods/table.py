@@ -19,7 +19,7 @@ from skillery.runs import methods as runs
 from skillery.skills import descriptions, figures, files, insight, listings, namespaces, reach, search
 from skillery.tools import tool_listings
 from skillery.trust import rules
-from skillery.versions import checks, lifecycle, revocations, versions, waivers
+from skillery.versions import checks, dependents, lifecycle, revocations, versions, waivers
 from skillery.webhooks import dead_letters, targets
 from skillery.workspaces import methods as workspaces
 
@@ -47,6 +47,7 @@ METHODS = rows(
     *lifecycle.METHODS,
     *revocations.METHODS,
     *versions.METHODS,
+    *dependents.METHODS,
     *purges.METHODS,
     *publishing.RECHECKS,
     *waivers.METHODS,

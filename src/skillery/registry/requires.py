@@ -16,11 +16,13 @@ from skillery.backends import Identity
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_closure, version_requires
 from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.manifest_tables import MOST_REQUIRED
 from skillery.formats.names import is_within, namespace_of
 from skillery.formats.version_spec import Exact, Range, VersionSpec, parse_version_spec
+from skillery.formats.wording import one_line
 from skillery.registry.resolution import skill_not_found
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import MOST_REASON, VersionRow
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
 MOST_DEPTH = 8
@@ -69,6 +71,20 @@ def declared_by(row: VersionRow) -> Declared:
 def digests_of(closure: Iterable[Required]) -> dict[str, str]:
     """Return the digests of required versions, by the names of their skills."""
     return {each.row.name: each.row.digest for each in closure}
+
+
+def withdrawn_finding(required: VersionRow, verb: str, reason: str) -> CheckFinding:
+    """Return the finding about a version that requires a version which was yanked or purged: `verb`."""
+    about = f"the required skill '{required.name}' {required.version} was {verb}"
+    return CheckFinding(f"requires_{verb}", f"{about}: {one_line(reason, MOST_REASON)}", "warning")
+
+
+def withdrawal_of(required: VersionRow) -> CheckFinding | None:
+    """Return the finding about a version that requires this version, if it was yanked or purged since."""
+    if required.status not in ("yanked", "purged"):
+        return None
+    standing = msgspec.json.decode(required.standing_json or "{}")
+    return withdrawn_finding(required, required.status, standing.get(required.status, {}).get("reason", ""))
 
 
 # -- The choice that is stored with a version --------------------------------------------------------------------------

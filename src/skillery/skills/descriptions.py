@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
@@ -25,7 +26,7 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
-from skillery.registry.requires import closure_of, declared_by
+from skillery.registry.requires import Required, closure_of, declared_by, withdrawal_of
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
@@ -122,14 +123,15 @@ def _described(
     else:
         fields = _with_more_warnings(row, shared_name)
     parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
-    if '"requires"' in row.manifest_json and (required := _required(connection, row)):
-        parts.append(f'"requires":{_json(required)}')
+    required = closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+    if required:
+        parts.append(f'"requires":{_json(_required(row, required))}')
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # Sent as stored, `verified` first. Most versions have no check results.
-        parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
+        parts.append(_checks(row, required))
         if title := title_of(msgspec.json.decode(row.frontmatter_json), "", row.name):
             parts.append(f'"title":{_json(title)}')
         if row.audience is not None:
@@ -139,7 +141,16 @@ def _described(
     return ",".join(parts)
 
 
-def _required(connection: Connection, row: VersionRow) -> list[RequiredSkill]:
+def _checks(row: VersionRow, required: Sequence[Required]) -> str:
+    """Return the check results as JSON fields, with findings about required versions that were withdrawn since."""
+    withdrawn = [finding for each in required if (finding := withdrawal_of(each.row))]
+    if not withdrawn:
+        return row.checks_json[1:-1] if row.checks_json else '"verified":false'
+    checks = msgspec.json.decode(row.checks_json or '{"verified":false}')
+    return _json({**checks, "findings": [*checks.get("findings", []), *withdrawn]})[1:-1]
+
+
+def _required(row: VersionRow, required: Sequence[Required]) -> list[RequiredSkill]:
     ranges = msgspec.json.decode(row.manifest_json, type=_Requires).requires.get("skills") or {}
     return [
         RequiredSkill(
@@ -151,7 +162,7 @@ def _required(connection: Connection, row: VersionRow) -> list[RequiredSkill]:
             network=declared_by(each).permissions.network,
             secrets=declared_by(each).permissions.secrets,
         )
-        for _, each in closure_of(connection, row.name, row.digest)
+        for _, each in required
     ]
 
 

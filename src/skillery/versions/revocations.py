@@ -23,6 +23,7 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.revocations import revocation_of
 from skillery.registry.version_rows import Severity, VersionRow, yank_of
+from skillery.versions.dependents import tell_dependents
 from skillery.versions.lifecycle_steps import (
     STRICT,
     find_for_step,
@@ -144,6 +145,8 @@ class Revocations:
                 raise Outdated
             note, advisory = revocation.reason, revocation.advisory
             stepped = step_one(connection, identity, name, version, revocation.action, note=note, advisory=advisory)
+            if revocation.action == "yank":
+                tell_dependents(connection, identity, revocation.row, "yanked", note)
             store_revocation(connection, revocation)
             return stepped
 
