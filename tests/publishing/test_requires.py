@@ -17,7 +17,8 @@ from skillery.database import Database
 from skillery.database.tables import skill_versions, skills, version_requires
 from skillery.errors import RequiresUnsolvable
 from skillery.formats.semver import Version
-from skillery.registry.requires import choose
+from skillery.registry.required_choice import choose
+from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
 
@@ -94,6 +95,39 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     assert finding["rule"] == "requires_yanked"
     rpc("purge_version", name=base, version="1.1.0", reason="wrong")
     assert rpc("execute_skill", name=middle)["error"]["type"] == "DependencyGone"
+
+
+@pytest.mark.full
+def test_locks_and_installations_have_the_required_skills(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:
+    rpc = sqlite_rpc
+    base, top = f"{new_name}.base", f"{new_name}.top"
+    for version in ("1.0.0", "1.1.0"):
+        rpc("create_skill", **skill(base, version))
+    rpc("create_skill", **skill(top, code=calling(base), skills={base: "~1.0"}))
+    rpc("create_skill", **skill(top, "2.0.0"))
+
+    def cli(*words: str) -> Ended:
+        return skillery(*words, SKILLERY_URL=rpc.url)
+
+    locked = rpc("resolve_skills", skills=[f"{top}@1.0.0"])["lock"]
+    assert [(each["name"], each["version"], each.get("requires")) for each in locked] == [
+        (top, "1.0.0", [base]),
+        (base, "1.0.0", None),
+    ]
+    assert rpc("verify_lock", lock=locked)["ok"]
+    assert len(rpc("resolve_skills", skills=[top + "@1"], required=False)["lock"]) == 1
+    assert "two versions" in rpc.error("resolve_skills", skills=[f"{top}@1", f"{base}@1.1"])["message"]
+
+    lock, folder = str(tmp_path / "skillery.lock"), str(tmp_path / "skills")
+    assert cli("lock", f"{top}@1.0.0", "-o", lock).code == 0
+    assert cli("install", folder, "--locked", "--file", lock).code == 0
+    assert (tmp_path / "skills" / base / "SKILL.md").exists()
+    archive = str(tmp_path / "skills.tar.gz")
+    assert "2 skills" in cli("export", archive, f"{top}@1.0.0").out
+    assert f"removed {base}" in cli("install", folder, top).err
+    assert cli("install", folder, base).code == 0
+    assert cli("install", folder, f"{top}@1.0.0").code == 0
+    assert "removed" not in cli("install", folder, top).err
 
 
 @pytest.mark.full

@@ -5,9 +5,8 @@ Either all bundles are installed or none, and files that the command did not wri
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from skillery.cli.lock_files import (
     read_lockfile,
     unpack_skills,
     verified_lock,
+    with_name,
     write_atomically,
     write_skill,
 )
@@ -62,6 +62,9 @@ class Recorded(msgspec.Struct, frozen=True):
     status: str = ""
     files: dict[str, str] | None = None
     """The mark of each file by its path. None if an earlier release or `skillery export` wrote the record."""
+    requires: list[str] = []
+    is_required: bool = False
+    """Whether it was installed only because another skill requires it."""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -140,9 +143,8 @@ def install(
             entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
             verified = await client.verify_lock(lock=entries)
             refuse_problems(verified, deny_yanked=deny_yanked, allow_yanked=allow_yanked)
-        names = [entry["name"] for entry in entries]
         # Find edits before the download, and again before the change.
-        installed.check(names, prune=prune, may_change=backup or force)
+        installed.check(entries, prune=prune, may_change=backup or force)
         if client is None and archive is not None:
             unpack_skills(archive, entries, built)
         for entry in entries:
@@ -151,7 +153,7 @@ def install(
             check_digest(entry, built)
             skill_md = built / entry["name"] / "SKILL.md"
             skill_md.write_bytes(with_name(skill_md.read_bytes(), entry["name"]))
-        installed.check(names, prune=prune, may_change=backup or force)
+        installed.check(entries, prune=prune, may_change=backup or force)
         return entries
 
     try:
@@ -166,7 +168,8 @@ def install(
                 if offline
                 else with_client(target, lambda client: write_all(client, built))
             )
-            removed, backups = installed.replace(built, entries, prune=prune, backup=backup)
+            named = {skill.partition("@")[0] for skill in skills}
+            removed, backups = installed.replace(built, entries, named, prune=prune, backup=backup)
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}; nothing was installed") from None
     if as_json:
@@ -188,10 +191,11 @@ class _Installed:
         self._folder = folder
         self.recorded = {skill.name: skill for skill in read_record(folder)}
 
-    def check(self, names: Iterable[str], *, prune: bool, may_change: bool) -> None:
+    def check(self, entries: Sequence[Locked], *, prune: bool, may_change: bool) -> None:
         """Raise CheckFailed if a folder in place of a skill is foreign, or if a skill was edited and may not change."""
         edited = []
-        for name in sorted({*names, *(self.recorded if prune else ())}):
+        names = {entry["name"] for entry in entries}
+        for name in sorted({*names, *(self.recorded if prune else self.unneeded(entries))}):
             place = self._folder / name
             if name not in self.recorded and (place.exists() or place.is_symlink()):
                 raise CheckFailed(
@@ -207,20 +211,38 @@ class _Installed:
                 "discard the edits. Nothing was installed"
             )
 
+    def unneeded(self, entries: Sequence[Locked]) -> list[str]:
+        """Return the recorded skills that were installed because others required them, and that none requires now."""
+        requires = {entry["name"]: entry.get("requires", []) for entry in entries}
+        others = {name: skill for name, skill in self.recorded.items() if name not in requires}
+        kept = [*requires, *(name for name, skill in others.items() if not skill.is_required)]
+        for name in kept:  # grows: the skills that a kept skill requires are kept too
+            below = requires[name] if name in requires else self.recorded[name].requires
+            kept += [required for required in below if required in others and required not in kept]
+        return sorted(others.keys() - set(kept))
+
     def replace(
-        self, built: Path, entries: Sequence[Locked], *, prune: bool, backup: bool
+        self, built: Path, entries: Sequence[Locked], named: Collection[str], *, prune: bool, backup: bool
     ) -> tuple[list[str], dict[str, str]]:
-        """Move the new folders from `built` to their places, and write the record.
+        """Move the new folders from `built` to their places, and write the record. `named` are the skills that the user
+        has named.
 
         Return the names of the removed skills, and the new path of each backup by its old path. If a step fails, undo
         the earlier ones.
         """
         entries_by_name = {entry["name"]: entry for entry in entries}
-        removed = sorted(self.recorded.keys() - entries_by_name.keys()) if prune else []
+        removed = sorted(self.recorded.keys() - entries_by_name.keys()) if prune else self.unneeded(entries)
         kept_skills = [
             skill for name, skill in self.recorded.items() if name not in entries_by_name and name not in removed
         ]
-        new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, Recorded) for entry in entries]
+        needed = {name for entry in entries for name in entry.get("requires", ())} - {*named}
+        needed -= {name for name, skill in self.recorded.items() if not skill.is_required}
+        new = [
+            msgspec.convert(
+                {**entry, "files": _marks(built / entry["name"]), "is_required": entry["name"] in needed}, Recorded
+            )
+            for entry in entries
+        ]
         backups: dict[str, str] = {}
         undo: list[tuple[Path, Path]] = []
         old_folder = built.parent / "old"
@@ -250,20 +272,6 @@ class _Installed:
                 new_path.rename(old_path)
             raise
         return removed, backups
-
-
-_NAME = re.compile(
-    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
-)
-"""The line of the frontmatter that states a name."""
-
-
-def with_name(skill_md: bytes, name: str) -> bytes:
-    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
-    match = _NAME.match(skill_md)
-    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
-        return skill_md
-    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
 
 
 def read_record(folder: Path) -> list[Recorded]:

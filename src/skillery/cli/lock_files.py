@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -74,9 +75,13 @@ def _has_proofs(lock: Lock) -> bool:
 
 def entries_of(lock: Lock) -> list[Locked]:
     """Return the skills of a lock as verify_lock reads them."""
-    return [
+    entries: list[Locked] = [
         {"name": skill.name, "version": skill.version, "digest": skill.digest, "status": ""} for skill in lock.skills
     ]
+    for entry, skill in zip(entries, lock.skills, strict=True):
+        if skill.requires:  # earlier releases do not know the member
+            entry["requires"] = list(skill.requires)
+    return entries
 
 
 def read_lockfile(path: Path) -> Lock:
@@ -172,6 +177,7 @@ async def lock_of(
             digest=entry["digest"],
             signer=proof.signer if proof else "",
             proof=digest_of_envelope(proof.envelope) if proof else "",
+            requires=tuple(entry.get("requires", ())),
         )
         for entry, proof in zip(entries, proofs, strict=True)
     )
@@ -274,6 +280,20 @@ def unpack_skills(archive: Path, entries: Sequence[Locked], folder: Path) -> Non
                 missing.discard(name)
     if missing:
         raise CheckFailed(f"'{archive}' does not have {', '.join(sorted(missing)[:8])}; nothing was written")
+
+
+_NAME = re.compile(
+    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
+)
+"""The line of the frontmatter that states a name."""
+
+
+def with_name(skill_md: bytes, name: str) -> bytes:
+    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
+    match = _NAME.match(skill_md)
+    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
+        return skill_md
+    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
 
 
 async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:

@@ -177,9 +177,12 @@ def _check(
     click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
-async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locked]:
-    """Return the lock of the given skills, sorted by name. The order of `skills` does not matter."""
-    answer = await client.resolve_skills(skills=list(skills))
+async def resolve_lock(client: AsyncClient, skills: Sequence[str], *, required: bool = True) -> list[Locked]:
+    """Return the lock of the given skills and, with `required`, of those that they require, sorted by name. The order
+    of `skills` does not matter.
+    """
+    # A server of an earlier release does not have the param.
+    answer = await client.resolve_skills(skills=list(skills), **({} if required else {"required": False}))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 

@@ -54,7 +54,8 @@ def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, 
         names = [name async for name in _names(client, namespace)] if everything else list(skills)
         entries: list[Locked] = []
         for start in range(0, len(names), AT_ONCE):
-            entries += await resolve_lock(client, names[start : start + AT_ONCE])
+            # Of all skills, the archive has the latest version alone.
+            entries += await resolve_lock(client, names[start : start + AT_ONCE], required=not everything)
         for entry in entries:
             await write_skill(client, entry, folder)
             check_digest(entry, folder)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from skillery.cli.failures import CHECK_FAILED, CheckFailed
-from skillery.cli.install import read_installed, with_name
-from skillery.cli.lock_files import GENERATED, content_of, entries_of, seal_of, verified_lock
+from skillery.cli.install import read_installed
+from skillery.cli.lock_files import GENERATED, content_of, entries_of, seal_of, verified_lock, with_name
 from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning

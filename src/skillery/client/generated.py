@@ -1087,6 +1087,8 @@ class Locked(TypedDict):
     version: str
     digest: str
     status: str
+    requires: NotRequired[list[str]]
+    """Names of the skills that it requires."""
 
 
 class Lock(TypedDict):
@@ -2849,10 +2851,11 @@ def list_labels(
     return params_of(locals())
 
 
-def resolve_skills(self: Any, skills: list[str]) -> Lock:
+def resolve_skills(self: Any, skills: list[str], *, required: bool | None = None) -> Lock:
     """Resolve skills to exact versions and digests, as a lock.
 
     skills: 'name' or 'name@version spec' each, at most 1000
+    required: Whether the lock has the skills that they require too
     """
     return params_of(locals())
 

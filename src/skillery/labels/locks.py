@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
@@ -19,6 +20,7 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
+from skillery.registry.requires import closure_of_row, ranges_of
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.revocations import require_harmless
 from skillery.registry.version_rows import Severity, VersionRow, is_severe
@@ -36,6 +38,7 @@ class Locked(msgspec.Struct, frozen=True):
     version: str
     digest: str
     status: str
+    requires: Annotated[list[str] | UnsetType, Meta(description="Names of the skills that it requires")] = UNSET
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -70,8 +73,9 @@ class Verified(msgspec.Struct, frozen=True):
     warnings: list[LockProblem]
 
 
-def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
-    """Return the exact version of each reference, in the given order and without duplicates.
+def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str], *, required: bool = True) -> Lock:
+    """Return the exact version of each reference, in the given order and without duplicates. With `required`, the
+    versions that they require follow.
 
     A reference is `name` or `name@<version spec>`. Raise the error of the first reference that does not resolve, with
     the reference in `data["skill"]`. Raise InvalidParams if there are more than MOST_LOCKED references, or if two of
@@ -84,8 +88,9 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
             param="skills",
         )
     rows: dict[str, VersionRow] = {}
-    for text in dict.fromkeys(texts):
-        row = _resolved(connection, identity, text)
+    named = [(text, _resolved(connection, identity, text)) for text in dict.fromkeys(texts)]
+    closures = ((text, each.row) for text, row in named if required for each in closure_of_row(connection, row))
+    for text, row in itertools.chain(named, closures):
         locked = rows.setdefault(row.name, row)
         if locked.version_id != row.version_id:
             raise InvalidParams(
@@ -94,7 +99,9 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
                 param="skills",
                 skill=text,
             )
-    return Lock([Locked(row.name, row.version, row.digest, row.status) for row in rows.values()])
+    return Lock(
+        [Locked(row.name, row.version, row.digest, row.status, [*ranges_of(row)] or UNSET) for row in rows.values()]
+    )
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:
@@ -180,10 +187,11 @@ class ResolveSkills(Params, frozen=True, kw_only=True):
     """Resolve skills to exact versions and digests, as a lock."""
 
     skills: Annotated[list[str], about("'name' or 'name@version spec' each, at most 1000")]
+    required: Annotated[bool, about("Whether the lock has the skills that they require too", default=True)] = True
 
 
 async def resolve_skills(registry: Registry, identity: Identity, params: ResolveSkills) -> Lock:
-    work = partial(lock_skills, identity=identity, texts=params.skills)
+    work = partial(lock_skills, identity=identity, texts=params.skills, required=params.required)
     # Slow: a request may ask for a thousand look-ups.
     return await registry.read_page(work)
 
@@ -198,6 +206,7 @@ class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: ExactVersion
     digest: Annotated[str, about("Digest of the bundle")]
     status: Annotated[str, about("Status of the version when it was locked")] = ""
+    requires: Annotated[list[str], about("Names of the skills that it requires")] = []
 
 
 class VerifyLock(Params, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ class LockedSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     digest: str
     signer: str = ""
     proof: str = ""
+    requires: tuple[str, ...] = ()
 
 
 class LockedSeal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

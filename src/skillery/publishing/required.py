@@ -13,7 +13,8 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.requirements import Pin, clash, read_lock
 from skillery.formats.semver import Version
 from skillery.publishing.package_locks import lock_of
-from skillery.registry.requires import Required, choose, declared_by
+from skillery.registry.required_choice import choose
+from skillery.registry.requires import Required, declared_by
 from skillery.registry.visibility import Visibility
 
 

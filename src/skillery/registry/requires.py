@@ -1,35 +1,19 @@
-"""The skills that a skill requires: the choice of their versions, and the choice that is stored with a version."""
+"""The skills that a version requires, as they were chosen when it was published."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from resolvelib import AbstractProvider, BaseReporter, ResolutionImpossible, ResolutionTooDeep, Resolver
-from sqlalchemy import Connection, bindparam, insert, null, select
+from sqlalchemy import Connection, bindparam, insert, null
 
-from skillery.backends import Identity
 from skillery.database import Change, Statement, select_row
-from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_closure, version_requires
-from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
+from skillery.database.tables import skill_versions, skills, version_closure, version_requires
 from skillery.formats.check_results import CheckFinding
-from skillery.formats.manifest_tables import MOST_REQUIRED
-from skillery.formats.names import is_within, namespace_of
-from skillery.formats.version_spec import Exact, Range, VersionSpec, parse_version_spec
+from skillery.formats.manifest_tables import TableReader
 from skillery.formats.wording import one_line
-from skillery.registry.resolution import skill_not_found
 from skillery.registry.version_rows import MOST_REASON, VersionRow
-from skillery.registry.visibility import Visibility, sees_skill, sees_version
-
-MOST_DEPTH = 8
-MOST_ROUNDS = 500
-MOST_SECONDS = 5.0
-_SHOWN = 5
-"""The maximum number of ranges and versions that an error shows."""
 
 
 class Required(NamedTuple):
@@ -49,10 +33,11 @@ class _Permissions(msgspec.Struct):
 
 
 class Declared(msgspec.Struct):
-    """The parts of a stored manifest that decide how a run mounts the version for another skill."""
+    """The parts of a stored manifest that decide how a run mounts the version for another skill, and what it mounts."""
 
     runtime: _Runtime | None = None
     permissions: _Permissions = msgspec.field(default_factory=_Permissions)
+    requires: Any = None
 
     @property
     def has_packages(self) -> bool:
@@ -66,6 +51,16 @@ class Declared(msgspec.Struct):
 
 def declared_by(row: VersionRow) -> Declared:
     return msgspec.json.decode(row.manifest_json, type=Declared)
+
+
+def ranges_of(row: VersionRow) -> dict[str, str]:
+    """Return the ranges of versions that a version requires, by the names of their skills."""
+    if '"requires"' not in row.manifest_json:
+        return {}
+    tables = TableReader({"requires": declared_by(row).requires})
+    ranges = tables.requires()
+    # A version from before required skills may have a table of this name that means nothing.
+    return {} if tables.problems else ranges
 
 
 def digests_of(closure: Iterable[Required]) -> dict[str, str]:
@@ -112,6 +107,11 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
     return [Required(row[-1], VersionRow(*row[:-1])) for row in rows]
 
 
+def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:
+    """Return the versions that a version requires, without a statement if it requires none."""
+    return closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+
+
 def insert_requires(
     connection: Connection, version_id: int, requires: Mapping[str, str], closure: Sequence[Required]
 ) -> None:
@@ -125,226 +125,5 @@ def insert_requires(
         _ADD_CLOSURE.run_many(connection, closed)
 
 
-# -- The choice of versions --------------------------------------------------------------------------------------------
-
-
-class Need(NamedTuple):
-    """A range of versions of the skill `name`. `by` is the skill that needs it, with its version if it is stored."""
-
-    name: str
-    spec: str
-    by: str
-
-    def allows(self, version: Candidate) -> bool:
-        spec = _parsed(self.spec)
-        if isinstance(spec, Exact):
-            return version.precedence == spec.version.precedence
-        segments = spec.segments if isinstance(spec, Range) else ()
-        return any(
-            segment.release == version.is_release
-            and segment.low <= version.precedence
-            and (segment.high is None or version.precedence < segment.high)
-            for segment in segments
-        )
-
-
-class Candidate(NamedTuple):
-    name: str
-    version_id: int
-    version: str
-    precedence: bytes
-    is_release: bool
-    status: str
-    publisher: str
-    skill_id: int
-    visibility: Visibility
-
-
-_CANDIDATES = Statement(
-    select_row(Candidate, skill_versions, skills, version_id=skill_versions.c.id)
-    .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
-    .where(skills.c.name == bindparam("name"))
-    .order_by(skill_versions.c.precedence.desc())
-)
-_NEEDS = Statement(
-    select(version_requires.c.name, version_requires.c.spec)
-    .where(version_requires.c.version_id == bindparam("version_id"))
-    .order_by(version_requires.c.name)
-)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(spec: str) -> VersionSpec:
-    return parse_version_spec(spec)
-
-
-class Skills(AbstractProvider[Need, Candidate, str]):
-    """The skills that an identity sees, as resolvelib asks for them: two SQL statements for each tried version."""
-
-    def __init__(self, connection: Connection, identity: Identity, name: str) -> None:
-        """`name` is the skill whose versions are never a candidate: it would require itself."""
-        self._connection, self._identity, self._name = connection, identity, name
-        self._versions: dict[str, list[Candidate]] = {}
-        self._needs: dict[int, list[Need]] = {}
-        self._until = time.monotonic() + MOST_SECONDS
-
-    def versions(self, name: str) -> list[Candidate]:
-        """Return the versions of a skill that the identity sees, the highest first."""
-        if name not in self._versions:
-            versions = [Candidate(*row) for row in _CANDIDATES.rows(self._connection, name=name)]
-            is_seen = versions and sees_skill(
-                self._connection, self._identity, versions[0].skill_id, name, versions[0].visibility
-            )
-            self._versions[name] = [
-                each for each in versions if is_seen and sees_version(self._identity, name, each.status, each.publisher)
-            ]
-        return self._versions[name]
-
-    def identify(self, requirement_or_candidate: Need | Candidate) -> str:
-        return requirement_or_candidate.name
-
-    def get_preference(
-        self,
-        identifier: str,
-        resolutions: Mapping[str, Candidate],
-        candidates: Mapping[str, Iterator[Candidate]],
-        information: Mapping[str, Iterator[Any]],
-        backtrack_causes: Sequence[Any],
-    ) -> Any:
-        """Choose the skills of the last conflict first, then by name: equal questions have equal answers."""
-        return identifier not in {cause.requirement.name for cause in backtrack_causes}, identifier
-
-    def find_matches(
-        self,
-        identifier: str,
-        requirements: Mapping[str, Iterator[Need]],
-        incompatibilities: Mapping[str, Iterator[Candidate]],
-    ) -> list[Candidate]:
-        if time.monotonic() > self._until:
-            raise _too_hard(f"{MOST_SECONDS:g} s")
-        if identifier == self._name:
-            return []
-        needs, refused = list(requirements[identifier]), set(incompatibilities[identifier])
-        return [
-            each
-            for each in self.versions(identifier)
-            if each.status in RESOLVABLE and each not in refused and all(need.allows(each) for need in needs)
-        ]
-
-    def is_satisfied_by(self, requirement: Need, candidate: Candidate) -> bool:
-        return requirement.allows(candidate)
-
-    def get_dependencies(self, candidate: Candidate) -> list[Need]:
-        if candidate.version_id not in self._needs:
-            rows = _NEEDS.rows(self._connection, version_id=candidate.version_id)
-            by = f"'{candidate.name}' {candidate.version}"
-            self._needs[candidate.version_id] = [Need(name, spec, by) for name, spec in rows]
-        return self._needs[candidate.version_id]
-
-
-def choose(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    requires: Mapping[str, str],
-    visibility: Visibility = "private",
-) -> list[Required]:
-    """Return the versions that a new version of the skill `name` requires: one for each skill, the direct ones first.
-
-    The identity must see all of them, and so must the callers of a skill with this visibility. Raise RequiresUnknown,
-    RequiresUnsolvable, RequiresCycle, RequiresHidden or RequiresDraft.
-    """
-    provider = Skills(connection, identity, name)
-    needs = [Need(required, spec, f"'{name}'") for required, spec in requires.items()]
-    try:
-        result = Resolver(provider, BaseReporter()).resolve(needs, max_rounds=MOST_ROUNDS)
-    except ResolutionImpossible as error:
-        raise _problem(connection, identity, provider, name, [cause.requirement for cause in error.causes]) from None
-    except ResolutionTooDeep:
-        raise _too_hard(f"{MOST_ROUNDS} rounds") from None
-    chosen = result.mapping
-    children = {each: sorted(filter(None, result.graph.iter_children(each))) for each in chosen}
-    try:
-        TopologicalSorter(children).prepare()
-    except CycleError as error:
-        raise _cycle(error.args[1][::-1]) from None
-    depths, level = dict[str, int](), sorted(requires)
-    while level:
-        depths |= dict.fromkeys(level, max(depths.values(), default=0) + 1)
-        level = sorted({below for each in level for below in children[each]} - depths.keys())
-    if len(chosen) > MOST_REQUIRED or max(depths.values(), default=0) > MOST_DEPTH:
-        raise RequiresUnsolvable(
-            f"'{name}' would require {len(chosen)} skills on {max(depths.values())} levels; at most {MOST_REQUIRED} "
-            f"skills on {MOST_DEPTH} levels are allowed",
-            hint="Require fewer skills.",
-        )
-    for each in chosen.values():
-        if not _is_open(name, visibility, each.name, each.visibility):
-            raise RequiresHidden(
-                f"'{name}' is {visibility}, and '{each.name}' is {each.visibility}: callers of '{name}' may not see it",
-                hint=f"Make '{each.name}' visible to the same callers, or do not require it.",
-                name=each.name,
-            )
-    rows = _rows(connection, [each.version_id for each in chosen.values()])
-    return sorted((Required(depths[row.name], row) for row in rows), key=lambda each: (each.depth, each.row.name))
-
-
-def _rows(connection: Connection, version_ids: Iterable[int]) -> list[VersionRow]:
+def read_rows(connection: Connection, version_ids: Iterable[int]) -> list[VersionRow]:
     return [VersionRow(*row) for row in connection.execute(_ROW.where(skill_versions.c.id.in_(list(version_ids))))]
-
-
-def _is_open(name: str, visibility: Visibility, required: str, its_visibility: Visibility) -> bool:
-    """Return whether all callers of a skill see a skill that it requires. Callers of a private skill are its
-    publishers.
-    """
-    if its_visibility == "public" or visibility == "private":
-        return True
-    namespace = namespace_of(name)
-    return its_visibility == visibility == "namespace" and namespace != "" and is_within(required, namespace)
-
-
-# -- Why there is no choice --------------------------------------------------------------------------------------------
-
-
-def _problem(
-    connection: Connection, identity: Identity, provider: Skills, name: str, needs: Sequence[Need]
-) -> RequiresUnknown | RequiresUnsolvable | RequiresCycle | RequiresDraft:
-    """Return the error for needs that no choice of versions satisfies."""
-    for need in needs:
-        if need.name == name:
-            by = need.by.split("'")[1]
-            return _cycle([name, *([by] if by != name else []), name])
-        versions = provider.versions(need.name)
-        if not versions:
-            unknown = skill_not_found(connection, identity, need.name)
-            return RequiresUnknown(
-                f"{need.by} requires '{need.name}', which does not exist", hint=unknown.hint, **unknown.data
-            )
-        allowed = {each.status for each in versions if need.allows(each)}
-        if allowed and allowed <= {"draft", "in_review"}:
-            return RequiresDraft(
-                f"{need.by} requires '{need.name}' {need.spec}, of which no version is published yet",
-                hint=f"Publish '{need.name}' first.",
-                name=need.name,
-            )
-    shown = list(dict.fromkeys(needs))[:_SHOWN]
-    text = " and ".join(f"{need.by} requires '{need.name}' {need.spec}" for need in shown)
-    existing = [each.version for each in provider.versions(needs[0].name) if each.status in RESOLVABLE][:_SHOWN]
-    return RequiresUnsolvable(
-        f"no versions satisfy all ranges: {text}",
-        hint=f"The newest versions of '{needs[0].name}' are {', '.join(existing)}."
-        if existing
-        else f"No version of '{needs[0].name}' can be used.",
-        required=[{"name": need.name, "spec": need.spec, "by": need.by} for need in shown],
-    )
-
-
-def _cycle(path: Sequence[str]) -> RequiresCycle:
-    text = ", which requires ".join(f"'{name}'" for name in path[1:])
-    return RequiresCycle(f"'{path[0]}' requires {text}", hint="Remove one of these requirements.", path=list(path))
-
-
-def _too_hard(limit: str) -> RequiresUnsolvable:
-    return RequiresUnsolvable(
-        f"no versions that satisfy all ranges were found within {limit}", hint="Write narrower ranges."
-    )

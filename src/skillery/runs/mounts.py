@@ -19,7 +19,8 @@ from skillery.formats.names import import_name
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
-from skillery.registry.requires import choose, closure_of
+from skillery.registry.required_choice import choose
+from skillery.registry.requires import closure_of
 from skillery.registry.resolution import resolve
 from skillery.registry.revocations import require_runnable, revocation_of
 from skillery.registry.version_rows import VersionRow

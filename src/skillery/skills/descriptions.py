@@ -26,7 +26,7 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
-from skillery.registry.requires import Required, closure_of, declared_by, withdrawal_of
+from skillery.registry.requires import Required, closure_of_row, declared_by, ranges_of, withdrawal_of
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
@@ -123,7 +123,7 @@ def _described(
     else:
         fields = _with_more_warnings(row, shared_name)
     parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
-    required = closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+    required = closure_of_row(connection, row)
     if required:
         parts.append(f'"requires":{_json(_required(row, required))}')
     if detail != "manifest":
@@ -151,7 +151,7 @@ def _checks(row: VersionRow, required: Sequence[Required]) -> str:
 
 
 def _required(row: VersionRow, required: Sequence[Required]) -> list[RequiredSkill]:
-    ranges = msgspec.json.decode(row.manifest_json, type=_Requires).requires.get("skills") or {}
+    ranges = ranges_of(row)
     return [
         RequiredSkill(
             name=each.name,
@@ -246,10 +246,6 @@ class RequiredSkill(Struct, frozen=True):
     range: Annotated[str, Meta(description="As in skill.toml. Empty if another required skill requires it")]
     network: Annotated[list[str], Meta(description="Hosts that a call of it may reach. Each call is a separate run")]
     secrets: list[str]
-
-
-class _Requires(Struct):
-    requires: dict[str, dict[str, str]] = {}
 
 
 class Skill(Struct, frozen=True):
