@@ -86,7 +86,7 @@ async def test_a_publication_takes_seven_round_trips(counted: tuple[Database, Co
 
     async def publish(number: int) -> None:
         made = bundle(number)
-        taken, _, _ = await database.read(partial(state_of, bundle=made, identity=ANN))
+        taken, _ = await database.read(partial(state_of, bundle=made, identity=ANN))
         assert taken is None
         await database.write_together(partial(publish_in, bundle=made))
 

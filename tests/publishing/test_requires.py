@@ -65,6 +65,8 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     # A required skill with permissions is a run of its own, which mounts what it requires itself.
     skills = {mail: "^1", middle: "^1", base: "1.0.0"}
     rpc("create_skill", **skill(top, "1.1.0", code=calling(mail, middle), skills=skills))
+    added = rpc("describe_skill", name=top)["skill"]["permissions_diff"]["added"]
+    assert added == {"network": [], "secrets": [], "calls": [mail]}
     run = rpc("execute_skill", name=top)
     assert run["output"] == [["base 1.0.0"], ["base 1.0.0"]]
     [called] = rpc("list_runs", skill=mail)["runs"]

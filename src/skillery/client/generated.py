@@ -508,6 +508,7 @@ class PermissionNames(TypedDict):
     network: list[str]
     secrets: list[str]
     workspace: NotRequired[bool]
+    calls: NotRequired[list[str]]
 
 
 class PermissionsDiff(TypedDict):

@@ -60,9 +60,11 @@ class PermissionNames(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     workspace: bool | msgspec.UnsetType = msgspec.UNSET
     """Set if the permissions also apply in workspaces: `runtime.workspace`."""
+    calls: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Required skills whose functions the skill may call, with their own permissions, if there are any."""
 
     def __bool__(self) -> bool:
-        return bool(self.network or self.secrets or self.workspace is True)
+        return bool(self.network or self.secrets or self.workspace is True or self.calls)
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):
@@ -84,12 +86,13 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
     """Return the permissions of `new` that `old` does not include.
 
-    These are network patterns that no pattern of `old` covers, secrets that `old` does not name, and the use of the
-    permissions in workspaces.
+    These are network patterns that no pattern of `old` covers, secrets that `old` does not name, the use of the
+    permissions in workspaces, and calls of other skills with permissions.
     """
     network = tuple(pattern.text for pattern in new.network if not any(covers(other, pattern) for other in old.network))
     workspace = True if new.workspace and not old.workspace else msgspec.UNSET
-    return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets), workspace)
+    calls = tuple(name for name in new.calls if name not in old.calls) or msgspec.UNSET
+    return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets), workspace, calls)
 
 
 def permissions_diff(
@@ -106,5 +109,6 @@ def permissions_diff(
         tuple(dict.fromkeys(text for names in lacking for text in names.network)),
         tuple(dict.fromkeys(name for names in lacking for name in names.secrets)),
         True if any(names.workspace is True for names in lacking) else msgspec.UNSET,
+        tuple(dict.fromkeys(name for names in lacking for name in names.calls or ())) or msgspec.UNSET,
     )
     return PermissionsDiff(against, added, beyond(previous, new))

@@ -78,6 +78,8 @@ class Permissions(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     workspace: bool = False
     """Whether these permissions hold in workspaces too, which other code has filled."""
+    calls: tuple[str, ...] = ()
+    """The required skills with permissions. Their choice at publishing sets this, not the manifest."""
 
 
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:

@@ -48,7 +48,7 @@ from skillery.registry.visibility import Visibility
 from skillery.skills.catalogue_order import look_alike_findings
 from skillery.skills.files import files_of, read_file
 from skillery.versions.checks import Checks, checks_of, with_examples
-from skillery.versions.new_versions import NewVersion, state_of
+from skillery.versions.new_versions import NewVersion, diff_of, state_of
 from skillery.versions.waivers import apply_waivers
 
 MOST_FINDINGS = 500
@@ -107,9 +107,11 @@ class BundleChecks:
         bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock, lenient=lenient)
 
         def look(connection: Connection) -> RegistryState:
-            taken, diff, stored = state_of(connection, bundle, identity)
+            taken, stored = state_of(connection, bundle, identity)
             about = (identity, self._storage, bundle, stored or visibility)
-            return RegistryState(taken, diff, scan, stored, () if taken else required_by(connection, *about))
+            requires = () if taken else required_by(connection, *about)
+            diff = diff_of(connection, bundle, requires, is_new=stored is None)
+            return RegistryState(taken, diff, scan, stored, requires)
 
         return bundle, await self._database.read(look)
 

@@ -63,6 +63,11 @@ def ranges_of(row: VersionRow) -> dict[str, str]:
     return {} if tables.problems else ranges
 
 
+def calls_of(closure: Iterable[Required]) -> tuple[str, ...]:
+    """Return the names of the required skills with permissions, sorted."""
+    return tuple(sorted(each.row.name for each in closure if declared_by(each.row).is_called))
+
+
 def digests_of(closure: Iterable[Required]) -> dict[str, str]:
     """Return the digests of required versions, by the names of their skills."""
     return {each.row.name: each.row.digest for each in closure}

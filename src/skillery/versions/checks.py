@@ -27,6 +27,7 @@ from skillery.formats.scripts import Script
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about
+from skillery.registry.requires import calls_of, closure_of
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -118,7 +119,7 @@ def list_affected(connection: Connection, limit: int) -> list[tuple[str, str, tu
 # The rank of a version in ORDER BY: resolvable versions come first.
 _standing = case((skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]), 0), else_=1)
 _OF_SKILL = (
-    select(skill_versions.c.version, skill_versions.c.manifest_json)
+    select(skill_versions.c.version, skill_versions.c.manifest_json, skill_versions.c.digest)
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .where(
         skills.c.name == bindparam("name"),
@@ -151,9 +152,9 @@ _HIGHEST = Statement(
 )
 
 
-def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
+def compare_permissions(connection: Connection, manifest: Manifest, calls: tuple[str, ...] = ()) -> PermissionsDiff:
     """Return the permissions that a new version adds and removes, compared with two published versions of its skill:
-    the next lower one and the latest one.
+    the next lower one and the latest one. `calls` are the required skills with permissions.
 
     A permission is added if one of the two versions does not have it. So users of both get no unreviewed permission
     when they change to the new version. If no version is lower, only the latest one counts. Each of the two is
@@ -163,17 +164,22 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
     below = _BELOW.rows(connection, **new_version)
     latest = _LATEST.rows(connection, name=manifest.name)
     if not latest:
-        return compare_with_none(manifest)
-    against, against_json = (below or latest)[0]
+        return compare_with_none(manifest, calls)
+    against, *stored = (below or latest)[0]
     yanked = (*_HIGHEST_BELOW.rows(connection, **new_version), *_HIGHEST.rows(connection, name=manifest.name))
-    others = {version: manifest_json for version, manifest_json in (*latest, *yanked) if version != against}
-    other_permissions = [_permissions(manifest_json) for manifest_json in others.values()]
-    return permissions_diff(manifest.permissions, _permissions(against_json), other_permissions, against)
+    others = {version: parts for version, *parts in (*latest, *yanked) if version != against}
+    former, *further = (_with_calls(connection, manifest.name, *parts) for parts in (stored, *others.values()))
+    return permissions_diff(msgspec.structs.replace(manifest.permissions, calls=calls), former, further, against)
 
 
-def compare_with_none(manifest: Manifest) -> PermissionsDiff:
+def compare_with_none(manifest: Manifest, calls: tuple[str, ...] = ()) -> PermissionsDiff:
     """Return the permissions of the first version of a skill, which all count as added."""
-    return permissions_diff(manifest.permissions, Permissions(), (), None)
+    return permissions_diff(msgspec.structs.replace(manifest.permissions, calls=calls), Permissions(), (), None)
+
+
+def _with_calls(connection: Connection, name: str, manifest_json: str, digest: str) -> Permissions:
+    closure = closure_of(connection, name, digest) if '"requires"' in manifest_json else []
+    return msgspec.structs.replace(_permissions(manifest_json), calls=calls_of(closure))
 
 
 class _Listed(msgspec.Struct):

@@ -24,7 +24,7 @@ from skillery.formats.check_results import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.index_names import claim_first, claim_index_name
-from skillery.registry.requires import Required, insert_requires
+from skillery.registry.requires import Required, calls_of, insert_requires
 from skillery.registry.tool_rows import add_missing_tools, add_tools, offer_latest
 from skillery.registry.version_rows import VersionValues, record_new_version, values_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
@@ -127,18 +127,19 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     )
 
 
-def state_of(
-    connection: Connection, bundle: Bundle, identity: Identity
-) -> tuple[NewVersion | None, PermissionsDiff, Visibility | None]:
-    """Return the result of `version_if_taken`, the permissions diff with other versions of the skill, and the
-    visibility of the skill, or None for a new skill.
+def state_of(connection: Connection, bundle: Bundle, identity: Identity) -> tuple[NewVersion | None, Visibility | None]:
+    """Return the result of `version_if_taken`, and the visibility of the skill, or None for a new skill.
 
     Raise the errors of `version_if_taken`.
     """
     visibility = _visibility(connection, identity, bundle.manifest.name)
-    if visibility is None:
-        return None, compare_with_none(bundle.manifest), None
-    return version_if_taken(connection, bundle, identity), compare_permissions(connection, bundle.manifest), visibility
+    return (version_if_taken(connection, bundle, identity) if visibility else None), visibility
+
+
+def diff_of(connection: Connection, bundle: Bundle, requires: Sequence[Required], *, is_new: bool) -> PermissionsDiff:
+    """Return the permissions diff of a new version with other versions of its skill."""
+    manifest, calls = bundle.manifest, calls_of(requires)
+    return compare_with_none(manifest, calls) if is_new else compare_permissions(connection, manifest, calls)
 
 
 def _visibility(connection: Connection, identity: Identity, name: str) -> Visibility | None:
@@ -180,7 +181,7 @@ def insert_version(
     if taken is not None:
         return taken
     check_bundle(connection, quotas, name, bundle.size_bytes)
-    diff = compare_with_none(bundle.manifest) if is_new else compare_permissions(connection, bundle.manifest)
+    diff = diff_of(connection, bundle, requires, is_new=is_new)
     status = landing(diff)
     if diff.is_change:
         checks = msgspec.structs.replace(checks, permissions_diff=diff)

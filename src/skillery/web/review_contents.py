@@ -28,7 +28,7 @@ RightKind = Literal["more", "less", "same"]
 class Right(NamedTuple):
     """A permission or a limit as a page shows it."""
 
-    of: Literal["network", "secret", "workspace", "limit"]
+    of: Literal["network", "secret", "workspace", "call", "limit"]
     value: str
     kind: RightKind
     note: str = ""
@@ -119,6 +119,7 @@ def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> li
 
 def _rights(kind: RightKind, names: PermissionNames) -> list[Right]:
     rights = [Right("network", host, kind) for host in names.network]
+    rights += [Right("call", name, kind) for name in names.calls or ()]
     rights += [Right("secret", secret, kind) for secret in names.secrets]
     return [*rights, Right("workspace", "workspaces", kind)] if names.workspace is True else rights
 
@@ -182,9 +183,8 @@ async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -
     hosts = [right.value for right in rights if right.is_more and right.of == "network"]
     if not hosts:
         return list(rights)
-    identity = reader_of(request)
-    uses = await request.read_page(lambda connection: count_host_uses(connection, identity, name, hosts))
-    where = "of this server" if view_of(identity) is None else "that you see"
+    uses = await request.read_page(lambda connection: count_host_uses(connection, reader_of(request), name, hosts))
+    where = "of this server" if view_of(reader_of(request)) is None else "that you see"
     return [
         right._replace(note=_note_of_uses(uses[right.value], where)) if right.is_more and right.value in uses else right
         for right in rights
