@@ -1,4 +1,4 @@
-"""A KV engine of the server of the tests, with logins that may use it."""
+"""Engines of the server of the tests, with logins that may use them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ READ_ONLY = """
 path "{mount}/data/skillery/*" {{ capabilities = ["read"] }}
 path "{mount}/metadata/skillery" {{ capabilities = ["list"] }}
 """
+SIGN = """
+path "{mount}/keys/skillery" {{ capabilities = ["read"] }}
+path "{mount}/sign/skillery" {{ capabilities = ["update"] }}
+"""
 RECOVERY_SECONDS = 300
 
 
@@ -36,6 +40,15 @@ def get_when_available(secrets: OpenBaoSecrets, name: str) -> str | None:
 
     [value] = eventually(answered)
     return value
+
+
+def write(file: Path, text: str) -> str:
+    """Write a file that only this user can open, and return its path."""
+    partial = file.with_name(f"{file.name}.new")
+    partial.touch(0o600)
+    partial.write_text(text + "\n")
+    partial.rename(file)
+    return str(file)
 
 
 class Engine:
@@ -99,13 +112,7 @@ class Engine:
         return found
 
     def write(self, name: str, text: str) -> str:
-        """Write a file that only this user can open, and return its path."""
-        file = self._folder / name
-        partial = self._folder / f"{name}.new"
-        partial.touch(0o600)
-        partial.write_text(text + "\n")
-        partial.rename(file)
-        return str(file)
+        return write(self._folder / name, text)
 
     def _path_of(self, accessor: str) -> str:
         """Return the path of the login that made a token, or "" if the token has ended."""
@@ -116,3 +123,28 @@ class Engine:
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         return self.bao.ask(method, path, body, namespace=self.namespace)
+
+
+class Transit:
+    """A new transit engine, and settings of the signer for it."""
+
+    def __init__(self, bao: OpenBao, folder: Path) -> None:
+        self.bao, self._folder, self.mount = bao, folder, f"transit-{next(_numbers)}"
+        bao.ask("POST", f"sys/mounts/{self.mount}", {"type": "transit"})
+
+    def settings(self, policy: str = SIGN, **changed: Any) -> dict[str, Any]:
+        token = self.bao.new_token(self.bao.new_policy(policy.format(mount=self.mount)))
+        values = {"address": self.bao.address, "mount": self.mount, "retry_seconds": 0.3}
+        return values | {"token_file": write(self._folder / "transit-token", token)} | changed
+
+    def make_key(self, kind: str = "ed25519", **more: Any) -> None:
+        self.bao.ask("POST", f"{self.mount}/keys/skillery", {"type": kind, **more})
+
+    def rotate(self) -> None:
+        self.bao.ask("POST", f"{self.mount}/keys/skillery/rotate", {})
+
+    def remake_key(self) -> None:
+        """Replace the key by another one with the same name."""
+        self.bao.ask("POST", f"{self.mount}/keys/skillery/config", {"deletion_allowed": True})
+        self.bao.ask("DELETE", f"{self.mount}/keys/skillery")
+        self.make_key()

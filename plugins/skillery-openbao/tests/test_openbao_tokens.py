@@ -127,4 +127,4 @@ def test_nothing_that_is_printed_shows_a_token(
     secrets = open_here(token_file=engine.token_file(token))
     asyncio.run(secrets.start())
 
-    assert token not in f"{secrets!r} {vars(secrets)} {vars(secrets._session)} {caplog.text}"
+    assert token not in f"{secrets!r} {vars(secrets)} {vars(secrets._connection.session)} {caplog.text}"

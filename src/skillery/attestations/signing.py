@@ -100,7 +100,7 @@ def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:
     """Return the envelopes of payloads. Raise Busy if the signer fails, or signs with another key."""
 
     def sign(data: bytes) -> tuple[str, bytes]:
-        used, signature = signer.sign(data)
+        used, signature = signer.sign_with(keyid, data)
         if used != keyid:
             raise Unavailable(f"the signer signs with {used}, and this registry with {keyid}", hint=_ASK)
         return used, signature

@@ -23,8 +23,17 @@ class Signer(Protocol, metaclass=WithDefaults):
         ...
 
     def sign(self, data: bytes) -> tuple[str, bytes]:
-        """Return the keyid and the signature for `data`: 64 bytes for Ed25519, DER for ECDSA."""
+        """Return the keyid and the signature for `data`: 64 bytes for Ed25519, DER for ECDSA. Of several keys, use the
+        newest one.
+        """
         ...
+
+    @default()
+    def sign_with(self, keyid: str, data: bytes) -> tuple[str, bytes]:
+        """Sign with this key of `public_keys`, the one of the registry. A service may have a newer key already, with
+        which the registry signs after `skillery key rotate`. Default: `sign`.
+        """
+        return self.sign(data)
 
     @default("start", "close")
     async def start(self) -> None:
@@ -36,4 +45,4 @@ class Signer(Protocol, metaclass=WithDefaults):
         return
 
 
-KIND = Kind("signer", Signer, setting="signing.key", absent="off", reads=("public_keys", "sign"))
+KIND = Kind("signer", Signer, setting="signing.key", absent="off", reads=("public_keys", "sign", "sign_with"))

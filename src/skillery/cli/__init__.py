@@ -34,6 +34,7 @@ from skillery.cli import (
     plugins,
     production,
     publish,
+    registry_keys,
     review,
     run,
     runs,
@@ -118,7 +119,7 @@ commands.sections = {
             commands=[
                 tokens.token,
                 keys.key,
-                keys.attest,
+                registry_keys.attest,
                 auth.auth,
                 auth.offboard,
                 auth.incident,

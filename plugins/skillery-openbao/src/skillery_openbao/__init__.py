@@ -1,6 +1,7 @@
-"""The secrets backend `openbao`: values from the KV engine (version 2) of an OpenBao or Vault server.
+"""The backends `openbao` of an OpenBao or Vault server: secrets from a KV engine (version 2), and a signer whose key is
+in a transit engine.
 
-A value is read when a run needs it, and is never stored.
+A value of a secret is read when a run needs it, and is never stored. The private key never leaves the server.
 """
 
 from __future__ import annotations
@@ -9,22 +10,35 @@ from typing import TYPE_CHECKING
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place
-from skillery_openbao.settings import OpenBaoSettings
+from skillery_openbao.settings import OpenBaoSettings, TransitSettings, check_secrets, check_transit
 
 if TYPE_CHECKING:
     from skillery_openbao.backend import OpenBaoSecrets
+    from skillery_openbao.transit import OpenBaoSigner
 
 
 def open_secrets(settings: OpenBaoSettings, _place: Place) -> OpenBaoSecrets:
-    """Return the backend. Raise StartupError if the settings are not valid. No request is sent."""
-    # A server with other secrets does not load the HTTP client.
+    """Return the secrets. Raise StartupError if the settings are not valid. No request is sent."""
+    # A server without this backend does not load the HTTP client.
     from skillery_openbao.backend import OpenBaoSecrets
-    from skillery_openbao.settings import check_settings
 
-    check_settings(settings)
+    check_secrets(settings)
     return OpenBaoSecrets(settings)
+
+
+def open_signer(settings: TransitSettings, _place: Place) -> OpenBaoSigner:
+    """Return the signer. Raise StartupError if the settings are not valid. No request is sent."""
+    from skillery_openbao.transit import OpenBaoSigner
+
+    check_transit(settings)
+    return OpenBaoSigner(settings)
 
 
 @hookimpl
 def skillery_secrets() -> Offer:
     return Offer("openbao", open_secrets, OpenBaoSettings)
+
+
+@hookimpl
+def skillery_signer() -> Offer:
+    return Offer("openbao", open_signer, TransitSettings)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from skillery.backends import Secrets
-from skillery.errors import Conflict, InvalidParams, NotAllowed, StartupError, Unavailable
+from skillery.errors import Conflict, InvalidParams, NotAllowed
+from skillery_openbao.connection import Connection
 from skillery_openbao.entries import Entries
 from skillery_openbao.failures import ServiceFailed
-from skillery_openbao.logins import login_of
-from skillery_openbao.private_loop import PrivateLoop
-from skillery_openbao.service import Service
-from skillery_openbao.session import Session
 from skillery_openbao.settings import OpenBaoSettings, is_name, location_of
 from skillery_openbao.start import check_service
 
-log = logging.getLogger(__name__)
 MOST_VALUE_BYTES = 64 * 1024
 TRIES = 5
 AT_ONCE = 8
@@ -31,60 +25,38 @@ class OpenBaoSecrets(Secrets):
     def __init__(self, settings: OpenBaoSettings) -> None:
         self.read_only = settings.read_only
         self._settings = settings
-        self._loop = PrivateLoop()
-        self._service = Service(settings)
-        self._session = Session(self._service, login_of(settings, self._service))
-        self._entries = Entries(settings, self._session)
-        self._renewing: asyncio.Task[None] | None = None
+        self._connection = Connection(settings)
+        self._entries = Entries(settings, self._connection.session)
 
     async def start(self) -> None:
         """Log in, check the engine, and start to renew the token. Raise StartupError with the wrong setting."""
-        try:
-            await asyncio.to_thread(self._loop.call, self._begin())
-        except ServiceFailed as failure:
-            raise StartupError(failure.line) from None
+        await self._connection.start(partial(check_service, self._settings))
 
     async def close(self) -> None:
         """Revoke the token of an AppRole login, and close the connections."""
-        await asyncio.to_thread(self._loop.call, self._end())
-        await asyncio.to_thread(self._loop.close)
+        await self._connection.close()
 
     def get(self, name: str) -> str | None:
         if not is_name(name):
             return None
-        with _speaking(f"the secret '{name}' cannot be read now"):
-            return self._loop.call(self._get(name))
+        return self._connection.call(self._get(name), f"the secret '{name}' cannot be read now")
 
     def names(self) -> list[str]:
-        with _speaking("the names of the secrets cannot be read now"):
-            return self._loop.call(self._names())
+        return self._connection.call(self._names(), "the names of the secrets cannot be read now")
 
     def set(self, name: str, value: str) -> None:
         if not is_name(name):
             raise InvalidParams(f"'{name[:200]}' is not a name of a secret, such as 'API_KEY'")
         if self.read_only:
             raise self._elsewhere(name, "put")
-        with _speaking(f"the secret '{name}' cannot be set now"):
-            self._loop.call(self._set(name, value))
+        self._connection.call(self._set(name, value), f"the secret '{name}' cannot be set now")
 
     def remove(self, name: str) -> bool:
         if not is_name(name):
             return False
         if self.read_only:
             raise self._elsewhere(name, "delete")
-        with _speaking(f"the secret '{name}' cannot be removed now"):
-            return self._loop.call(self._remove(name))
-
-    async def _begin(self) -> None:
-        await check_service(self._settings, self._session)
-        self._renewing = asyncio.create_task(self._session.keep_alive())
-
-    async def _end(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
-        await self._session.end()
-        await self._service.close()
+        return self._connection.call(self._remove(name), f"the secret '{name}' cannot be removed now")
 
     async def _get(self, name: str) -> str | None:
         location = location_of(self._settings, name)
@@ -157,13 +129,3 @@ def _text_of(field: str, value: Any) -> str:
     if "\0" in value or len(value.encode(errors="replace")) > MOST_VALUE_BYTES:
         raise ServiceFailed("field", f"the text in '{field}' contains a NUL, or has more than {MOST_VALUE_BYTES} bytes")
     return value
-
-
-@contextmanager
-def _speaking(subject: str) -> Iterator[None]:
-    """Context manager: log a ServiceFailed, and raise Unavailable with the message `subject` in its place."""
-    try:
-        yield
-    except ServiceFailed as failure:
-        log.warning("%s: %s", subject, failure.line)
-        raise Unavailable(subject, hint="Try again. The log of the server has the reason.") from None

@@ -1,4 +1,4 @@
-"""Failures of the server: one line that names the wrong setting and contains no part of an answer."""
+"""Failures of the server: a text that names the wrong setting and contains no part of an answer."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from typing import Any
 
 import httpx
 
-from skillery_openbao.settings import SECTION, OpenBaoSettings
+from skillery_openbao.settings import ServerSettings
 
 NOT_OPENBAO = "does not answer like OpenBao: check the address"
 
 
 class ServiceFailed(Exception):
-    """Raised if the server gives no usable answer. `line` names the setting and the remedy."""
+    """Raised if the server gives no usable answer. The message names the setting and the remedy."""
 
     def __init__(self, setting: str, text: str, *, is_temporary: bool = False, retry_after: float = 0.0) -> None:
-        super().__init__(text)
-        self.line = f"{SECTION} {setting}: {text}" if setting else f"{SECTION}: {text}"
+        super().__init__(f"{setting}: {text}" if setting else text)
+        self._setting = setting
         self.is_temporary = is_temporary
         """Whether the same request may succeed a little later."""
         self.retry_after = retry_after
         """The time in seconds after which the server accepts another request."""
 
+    def line_in(self, section: str) -> str:
+        """Return the line of the log, which begins with the section of the settings."""
+        return f"{section} {self}" if self._setting else f"{section}: {self}"
 
-def connection_failure(settings: OpenBaoSettings, error: Exception) -> ServiceFailed:
+
+def connection_failure(settings: ServerSettings, error: Exception) -> ServiceFailed:
     """Return the reason why a request got no answer."""
     text = " ".join(str(error).split())
     if "CERTIFICATE_VERIFY_FAILED" in text:
@@ -41,7 +45,7 @@ def connection_failure(settings: OpenBaoSettings, error: Exception) -> ServiceFa
     return ServiceFailed("address", f"the connection to {settings.address} failed", is_temporary=True)
 
 
-def status_failure(settings: OpenBaoSettings, status: int, body: dict[str, Any] | None) -> ServiceFailed | None:
+def status_failure(settings: ServerSettings, status: int, body: dict[str, Any] | None) -> ServiceFailed | None:
     """Return the failure if every further request would fail in the same way (sealed, busy, no token), else None."""
     address = settings.address
     if 300 <= status < 400:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from skillery_openbao.failures import ServiceFailed
 from skillery_openbao.service import Answer, Service
-from skillery_openbao.settings import OpenBaoSettings
+from skillery_openbao.settings import ServerSettings
 
 MOST_BYTES = 8192
 RENEW_AT = 2 / 3
@@ -48,7 +48,7 @@ class Login(Protocol):
         ...
 
 
-def login_of(settings: OpenBaoSettings, service: Service) -> Login:
+def login_of(settings: ServerSettings, service: Service) -> Login:
     return AppRole(settings, service) if settings.role_id else TokenFile(settings, service)
 
 
@@ -57,7 +57,7 @@ class AppRole:
 
     makes_tokens = True
 
-    def __init__(self, settings: OpenBaoSettings, service: Service) -> None:
+    def __init__(self, settings: ServerSettings, service: Service) -> None:
         self._settings = settings
         self._service = service
 
@@ -89,7 +89,7 @@ class TokenFile:
 
     makes_tokens = False
 
-    def __init__(self, settings: OpenBaoSettings, service: Service) -> None:
+    def __init__(self, settings: ServerSettings, service: Service) -> None:
         self._path = settings.token_file
         self._service = service
         self._seen: tuple[int, ...] = ()

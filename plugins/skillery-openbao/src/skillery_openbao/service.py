@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from skillery_openbao.failures import ServiceFailed, connection_failure, status_failure
-from skillery_openbao.settings import OpenBaoSettings
+from skillery_openbao.settings import ServerSettings
 
 MOST_BYTES = 4 * 1024 * 1024
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 class Service:
     """The server of the setting `address`. All methods run in one event loop."""
 
-    def __init__(self, settings: OpenBaoSettings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._client: httpx.AsyncClient | None = None
         self._down_until = 0.0
@@ -119,7 +119,7 @@ class Service:
         return self._client
 
 
-def _tls_of(settings: OpenBaoSettings) -> ssl.SSLContext:
+def _tls_of(settings: ServerSettings) -> ssl.SSLContext:
     """Return the TLS settings that check the certificate of the server."""
     if settings.address.startswith("http://"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # unused; the default context takes 40 ms to read certificates

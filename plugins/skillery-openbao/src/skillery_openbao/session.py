@@ -62,7 +62,7 @@ class Session:
             try:
                 await self._service.send("POST", "auth/token/revoke-self", token.text, once=True)
             except ServiceFailed as failure:
-                log.info("the token is not revoked: %s", failure.line)
+                log.info("the token of OpenBao is not revoked: %s", failure)
 
     def _due(self) -> float:
         return math.inf if self._token is None else max(self._token.renew_at, self._next_try)
@@ -71,7 +71,7 @@ class Session:
         try:
             renewed = await self._renewed(token)
         except ServiceFailed as failure:
-            log.warning("the token of OpenBao is not renewed: %s", failure.line)
+            log.warning("the token of OpenBao is not renewed: %s", failure)
             self._next_try = time.monotonic() + min(PAUSE_AFTER_FAILURE, token.seconds / 10)
             return
         if self._token is token:

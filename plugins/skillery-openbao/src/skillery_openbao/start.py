@@ -1,4 +1,4 @@
-"""The checks at the start of a server: login, engine, and the right to read."""
+"""The checks of the secrets at the start of a server: engine, and the right to read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ PROBE = "skillery_start_check"
 
 
 async def check_service(settings: OpenBaoSettings, session: Session) -> None:
-    """Log in and check the engine. Raise ServiceFailed with the wrong setting."""
-    await session.token()
+    """Check the engine. Raise ServiceFailed with the wrong setting."""
     await _check_engine(settings, session)
     if not settings.paths:
         await _check_right(settings, session)
