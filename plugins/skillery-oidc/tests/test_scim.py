@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scim2_tester import Status, check_server
 
 from oidc_here import OidcProvider, settings_of, shared_provider
 from skillery.errors import StartupError
+from skillery_oidc.accounts import MOST_JOINED
 from skillery_oidc.settings import check_settings
 from test_oidc_browser import Site, configure, rows_of
 from test_oidc_server import refused, who, write_settings
@@ -26,6 +28,7 @@ from tests.support.processes import eventually, free_port
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database = conftest.migrated_postgres_database
+ANN = {"userName": "ann"}
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 SCIM = """
 [backends.authenticator.oidc.scim]
@@ -213,8 +216,10 @@ def test_only_the_case_of_a_name_is_ignored(start: Callable[..., Provisioned]) -
 
 
 @pytest.mark.full
-def test_deleted_users_stay_out_until_they_are_created_again(start: Callable[..., Provisioned]) -> None:
-    provisioned = start()
+def test_deleted_users_stay_out_until_they_are_created_again(
+    start: Callable[..., Provisioned], migrated_postgres_database: Callable[[], str]
+) -> None:
+    provisioned = start(database=migrated_postgres_database())
     ann = provisioned.user("ann")
     token = provisioned.provider.sign(sub="ann")
     assert who(provisioned.server, token) == "ann"
@@ -227,8 +232,11 @@ def test_deleted_users_stay_out_until_they_are_created_again(start: Callable[...
         provisioned.http.get(f"{provisioned.base}/Users", params={"filter": 'userName eq "ann"'}).json()["totalResults"]
         == 0
     )
-    provisioned.user("ann")
+    with ThreadPoolExecutor(4) as threads:
+        answers = threads.map(lambda _: provisioned.http.post(f"{provisioned.base}/Users", json=ANN), range(4))
+        assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
     eventually(lambda: not provisioned.is_refused(token))
+    assert provisioned.http.get(f"{provisioned.base}/Users/{ann.id}%00").status_code == 404
 
 
 @pytest.mark.full
@@ -311,6 +319,9 @@ def test_members_that_join_at_the_same_time_all_belong_to_the_group(start: Calla
 
     members = provisioned.scim.query(type(group), group.id).members
     assert {member.value for member in members} == {user.id for user in users}
+    many = [{"value": f"{number:032x}"} for number in range(MOST_JOINED + 1)]
+    refused = provisioned.patch(group, {"op": "add", "path": "members", "value": many}, status=413)
+    assert f"at most {MOST_JOINED:,} members" in refused["detail"]
 
 
 @pytest.mark.full

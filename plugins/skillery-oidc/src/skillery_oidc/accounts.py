@@ -3,7 +3,8 @@
 The values of the database have one key for each fact, so that requests at the same time do not overwrite each other:
 
 - `scim/User/ID` and `scim/Group/ID`: the attributes. `scim/inactive/ID`: the user is deactivated.
-- `scim/is/KIND/ATTRIBUTE/HASH`: the id of the resource with this value, or nothing after its user was deleted.
+- `scim/is/KIND/ATTRIBUTE/HASH`: the id of the resource with this value.
+- `scim/was/User/ATTRIBUTE/HASH`: the user with this value was deleted, and the provider has not created another one.
 - `scim/identity/HASH`: the id of the user with this identity. The key outlives the user.
 - `scim/in/USER/GROUP` and `scim/of/GROUP/USER`: a member. The first key decides, and exists only with the second.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,9 @@ from skillery_oidc.settings import OidcSettings, ScimSettings
 
 REMEMBERED_SECONDS = 1.0
 """An account is read at most once in this time. So a change takes effect within a second on every server."""
-MOST_ID = 64
+MOST_JOINED = 1000
+"""The maximum number of members that one request adds to a group or removes. Each takes some milliseconds."""
+_ID = re.compile("[0-9a-f]{32}")
 UNIQUE = {"User": ("userName", "externalId"), "Group": ("displayName", "externalId")}
 EndIdentities = Callable[[Sequence[str], Identity], None]
 
@@ -105,12 +109,12 @@ class Accounts:
 
     def _read(self, user: str) -> Account:
         stored = self._values.get(user)
-        if stored is None:
+        record = self._record("User", stored.decode()) if stored else None
+        if record is None and (stored or self._values.get(_was(user)) is not None):
+            return Account(user, (), "the identity provider has deleted this user")
+        if record is None:
             missing = "the identity provider has not provisioned this user" if self._scim.required else ""
             return Account(user, (), missing)
-        record = self._record("User", stored.decode())
-        if record is None:
-            return Account(user, (), "the identity provider has deleted this user")
         if self._is_inactive(record["id"]):
             return Account(user, (), "the identity provider has deactivated this user")
         groups = self.groups_of(record["id"])
@@ -156,11 +160,10 @@ class Accounts:
         if kind == "User":
             self._values.set(f"scim/inactive/{old['id']}", b"")
             self._end(old, caller)
-        for attribute in UNIQUE[kind]:
-            if attribute in old and kind == "User":
-                self._values.set(_index(kind, attribute, old[attribute]), b"deleted")
-            elif attribute in old:
-                self._values.take(_index(kind, attribute, old[attribute]))
+        for key in (_index(kind, attribute, old[attribute]) for attribute in UNIQUE[kind] if attribute in old):
+            if kind == "User":
+                self._values.set(_was(key), b"")
+            self._values.take(key)
         for user, group in self._memberships(kind, old["id"]):
             self._leave(user, group)
         self._values.take(f"scim/{kind}/{old['id']}")
@@ -193,7 +196,7 @@ class Accounts:
 
     def _record(self, kind: str, resource_id: str) -> Resource | None:
         """Return the stored attributes of a resource, or None if it does not exist or is not complete yet."""
-        stored = self._values.get(f"scim/{kind}/{resource_id}") if len(resource_id) <= MOST_ID else None
+        stored = self._values.get(f"scim/{kind}/{resource_id}") if _ID.fullmatch(resource_id) else None
         return (msgspec.json.decode(stored) or None) if stored else None
 
     def _is_inactive(self, user: str) -> bool:
@@ -204,6 +207,10 @@ class Accounts:
         record = {**kept, "id": old["id"], "created": old["created"], "changed": _now()}
         # Only the differences are written, so that requests at the same time do not undo each other.
         joins, leaves = _differences(_members(old), _members(resource))
+        if len(joins) + len(leaves) > MOST_JOINED:
+            raise ScimError(
+                413, f"one request adds or removes at most {MOST_JOINED:,} members: PATCH the group several times"
+            )
         for user in joins:
             if self._record("User", user) is None:
                 raise ScimError(400, f"there is no user {user[:80]!r}", "invalidValue")
@@ -236,14 +243,14 @@ class Accounts:
         before = {_index(kind, name, old[name]) for name in UNIQUE[kind] if name in old}
         after = {_index(kind, name, record[name]): name for name in UNIQUE[kind] if name in record}
         for key, name in after.items():
-            owner = self._values.add(key, new_id)
-            if owner == b"deleted":
-                self._values.set(key, new_id)
-            elif owner != new_id:
+            if self._values.add(key, new_id) != new_id:
                 for other in reserved:
                     self._values.take(other)
                 raise ScimError(409, f"another {kind} has this {name}", "uniqueness")
             reserved += [key] if key not in before else []
+        if kind == "User":
+            for key in after:
+                self._values.take(_was(key))
         return sorted(before - set(after))
 
     def _end(self, record: Resource, caller: Identity) -> None:
@@ -279,6 +286,11 @@ def _differences(old: set[str], new: set[str]) -> tuple[list[str], list[str]]:
 
 def _index(kind: str, attribute: str, value: str) -> str:
     return f"scim/is/{kind}/{attribute}/{_hash(value if attribute == 'externalId' else _without_case(value))}"
+
+
+def _was(key: str) -> str:
+    """Return the key that says that the user with the value of another key was deleted."""
+    return key.replace("scim/is/", "scim/was/", 1)
 
 
 def _key_of_identity(name: str) -> str:

@@ -28,6 +28,8 @@ PATH = "scim/v2"
 SCIM_JSON = "application/scim+json"
 KINDS = (SCIM_JSON, "application/json")
 MOST_RESULTS = 200
+MOST_MEMBERS = 10_000
+"""A page of groups ends after so many members."""
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _NOT_SHOWN = frozenset({"created", "changed", "identities"})
 
@@ -94,8 +96,15 @@ class ScimEndpoints:
         ids = self._matching(kind, query["filter"]) if "filter" in query else self._accounts.ids(kind)
         start = max(1, _number(query.get("startindex"), 1))
         count = min(MOST_RESULTS, max(0, _number(query.get("count"), MOST_RESULTS)))
-        stored = (self._accounts.find_resource(kind, resource_id) for resource_id in ids[start - 1 : start - 1 + count])
-        resources = [self._shown(kind, resource, query) for resource in stored if resource]
+        resources, members = list[Resource](), 0
+        for resource_id in ids[start - 1 : start - 1 + count]:
+            resource = self._accounts.find_resource(kind, resource_id)
+            if resource:
+                resources.append(self._shown(kind, resource, query))
+                members += len(resource.get("members", ()))
+            # A page may be shorter than asked for (RFC 7644 §3.4.2.4).
+            if members >= MOST_MEMBERS:
+                break
         return _json(_page(resources, len(ids), start))
 
     def _matching(self, kind: str, text: str) -> list[str]:
