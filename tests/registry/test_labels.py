@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skillery.labels.labels import MOST_BACK
 from tests.conftest import Rpc, Server
 from tests.support.people import Caller, Who
 
@@ -106,6 +107,18 @@ def test_move_to_the_same_version_is_recorded_and_skipped_by_rollback(rpc: Rpc, 
 
     assert len(rpc("list_labels", name=skill)["history"]) == 3
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
+
+
+@pytest.mark.full
+def test_a_rollback_looks_back_a_hundred_moves(rpc: Rpc, skill: str) -> None:
+    set_label(rpc, skill, "stable", "1.0.0")
+    for number in range(MOST_BACK + 1):
+        set_label(rpc, skill, "stable", ("2.0.0", "3.0.0")[number % 2])
+    for version in ("2.0.0", "3.0.0"):
+        rpc("yank_version", name=skill, version=version, reason="leaks")
+
+    assert rpc("list_labels", name=skill)["labels"][0]["rollback_to"] is None
+    assert "no version of its last 100 moves" in rpc.error("rollback_label", name=skill, label="stable")["message"]
 
 
 def test_a_removed_label_is_gone_until_it_is_rolled_back(rpc: Rpc, skill: str) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import CTE, ColumnElement, Connection, Select, and_, delete, exists, func, insert, select
+from sqlalchemy import CTE, ColumnElement, Connection, Select, and_, delete, exists, func, insert, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -31,6 +31,8 @@ from skillery.versions.lifecycle_steps import lock_skill
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100
+MOST_BACK = 100
+"""A rollback looks for its version in so many earlier moves of a label."""
 """The maximum number of labels of a skill, because answers list all labels."""
 
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
@@ -124,7 +126,11 @@ def restore_label(connection: Connection, identity: Identity, name: str, label: 
     if goal is None:
         raise NothingToGoBackTo(
             f"the label '{label}' of '{name}' has no version to go back to: "
-            + ("no earlier version still resolves" if last.back_id else "this was its first version"),
+            + (
+                f"no version of its last {MOST_BACK} moves still resolves"
+                if last.back_id
+                else "this was its first version"
+            ),
             hint="Move it with set_label, or remove it with remove_label; list_labels shows its history.",
             name=name,
             label=label,
@@ -182,7 +188,7 @@ def rollback_goals(connection: Connection, last_moves: Select[Any] | Sequence[in
     """Return the goal of a rollback of each label, by label. `last_moves` are the ids of the last moves of the labels.
 
     The goal is the nearest earlier version that is published or deprecated and is not the current version. Labels
-    without such a version are left out.
+    without such a version in MOST_BACK earlier moves are left out.
     """
     moves, versions = label_moves.c, skill_versions.c
 
@@ -191,10 +197,10 @@ def rollback_goals(connection: Connection, last_moves: Select[Any] | Sequence[in
         return and_(versions.id == step.c.version_id, is_resolvable, versions.id != step.c.current)
 
     current = func.coalesce(moves.version_id, 0).label("current")
-    last = select(moves.label, current, moves.version_id, moves.back_id).where(moves.id.in_(last_moves))
-    step = last.cte("step", recursive=True)
-    before = select(step.c.label, step.c.current, moves.version_id, moves.back_id)
-    before = before.join_from(step, label_moves, moves.id == step.c.back_id)
+    last = select(moves.label, current, moves.version_id, moves.back_id, literal(0).label("number"))
+    step = last.where(moves.id.in_(last_moves)).cte("step", recursive=True)
+    before = select(step.c.label, step.c.current, moves.version_id, moves.back_id, step.c.number + 1)
+    before = before.join_from(step, label_moves, moves.id == step.c.back_id).where(step.c.number < MOST_BACK)
     step = step.union_all(before.where(~exists().where(is_goal(step))))
     goals = select(step.c.label, versions.id, versions.version, versions.status, versions.digest, step.c.back_id)
     rows = connection.execute(goals.join_from(step, skill_versions, is_goal(step)))
