@@ -239,7 +239,13 @@ def _cell(value: Any) -> str:
 @click.option("--secret", metavar="NAME", help="A secret that may have leaked.")
 @click.option("--identity", metavar="NAME", help="An identity that may be stolen.")
 @click.option("--host", metavar="HOST", help="A host that got data: api.example.com or *.example.com.")
-@click.option("--since", metavar="TIME", default="", help="Only runs since then, such as 24h or 2026-11-22T10:00:00Z.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="90d",
+    show_default=True,
+    help="Only runs since then, such as 24h or 2026-11-22T10:00:00Z.",
+)
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, help="Most rows of a list.")
 @click.option("--cursor", default="", help="The next page of the runs.")
 @target_options

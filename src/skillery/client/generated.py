@@ -3262,7 +3262,7 @@ def get_incident(
 
     subject: What is suspected: version, secret, identity or host
     name: Its name (e.g., 'sales.report@1.2.0', 'API_KEY', 'ann', 'api.example.com', '*.example.com')
-    since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
+    since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h'); "" for all
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
     """

@@ -146,7 +146,7 @@ class GetIncident(Params, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=600)],
         about("Its name (e.g., 'sales.report@1.2.0', 'API_KEY', 'ann', 'api.example.com', '*.example.com')"),
     ]
-    since: Annotated[str, about("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
+    since: Annotated[str, about("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h'); \"\" for all")] = "90d"
     limit: PageLimit = 50
     cursor: Cursor = ""
 
