@@ -14,7 +14,7 @@ from skillery import audit
 from skillery.attestations.predicates import Predicate, is_built_by, summary_of, vulnerabilities_of
 from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
 from skillery.audit import Actor
-from skillery.database import in_utc
+from skillery.database import in_utc, take_turns
 from skillery.database.tables import (
     RESOLVABLE,
     attestations,
@@ -244,6 +244,7 @@ def recertify(connection: Connection, days: int) -> int:
     """Put published versions into the review queue whose last approval is older than `days`, and that were run or read
     in the last IN_USE. Return their number.
     """
+    take_turns(connection, "recertify", "")  # another server does the same at the same time
     now = datetime.now(UTC)
     approval = version_steps.c.version_id == skill_versions.c.id, version_steps.c.step == "approve"
     approved_at = select(func.max(version_steps.c.created_at)).where(*approval).scalar_subquery()
