@@ -14,7 +14,16 @@ from sqlalchemy import Connection, select
 from skillery.backends import NetworkUse
 from skillery.database import Database
 from skillery.database.tables import reach_days, search_days
-from skillery.registry.searches import LONGEST, MOST_ROWS, Searched, Searches, recorded_words, write_searches
+from skillery.registry.searches import (
+    LONGEST,
+    MOST_ROWS,
+    Searched,
+    Searches,
+    recorded_searches,
+    recorded_words,
+    refuse_pending,
+    write_searches,
+)
 from skillery.registry.usage import thin_out
 from skillery.skills.reach import MOST_TARGETS, OTHERS, count_reach
 from tests.cli.test_cli import skillery
@@ -324,16 +333,23 @@ def test_private_words_of_a_search_are_not_recorded(query: str, words: str) -> N
     assert len(words) <= LONGEST
 
 
-def test_leaked_words_are_forgotten_before_they_are_written() -> None:
+def test_searches_noted_before_a_purge_are_not_recorded(database: Database) -> None:
     searches = Searches()
+
+    def write() -> None:
+        changes = partial(write_searches, counts=searches.take(), mark=searches.mark)
+        searches.drop_unless(database.write_now(changes))
+
     searches.note("ann", "hunter2 password", ["a.b"])
+    database.write_now(refuse_pending)
+    write()
+    searches.open("ann", "a.b")
     searches.note("bob", "csv files", ["a.b"])
+    write()
 
-    searches.forget({"hunter2"})
-    for caller in ("ann", "bob"):
-        searches.open(caller, "a.b")
-
-    assert {key.words: counts for key, counts in searches.take().items()} == {"csv files": (1, 1, 1)}
+    assert [words for _, words in database.read_now(lambda connection: [*recorded_searches(connection)])] == [
+        "csv files"
+    ]
 
 
 def test_a_search_while_typing_counts_once() -> None:
@@ -364,8 +380,10 @@ def test_words_of_a_day_are_bounded_and_old_days_removed(database: Database) -> 
 
     def write(connection: Connection) -> int:
         for day in days:
-            write_searches(connection, {Searched(day, f"w{number}", ""): (1, 0, 0) for number in range(MOST_ROWS)})
-        write_searches(connection, {Searched(days[0], word, ""): (1, 1, 0) for word in ("w7", "new")})
+            write_searches(
+                connection, {Searched(day, f"w{number}", ""): (1, 0, 0) for number in range(MOST_ROWS)}, None
+            )
+        write_searches(connection, {Searched(days[0], word, ""): (1, 1, 0) for word in ("w7", "new")}, None)
         of_day = select(search_days).where(search_days.c.day == days[0], search_days.c.words.in_(["w7", "new"]))
         assert [tuple(row) for row in connection.execute(of_day)] == [(days[0], "w7", "", 2, 1, 0)]
         thin_out(connection)

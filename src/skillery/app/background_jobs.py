@@ -171,8 +171,11 @@ class BackgroundJobs:
     async def _write(self, unwritten: Unwritten | None, searches: SearchCounts) -> None:
         try:
             if searches:
-                await self._database.write(partial(write_searches, counts=searches))
+                mark = await self._database.write(
+                    partial(write_searches, counts=searches, mark=self._uses.searches.mark)
+                )
                 searches = {}
+                self._uses.searches.drop_unless(mark)
             if unwritten:
                 self._uses.note_skills(await self._database.write(partial(write_uses, unwritten=unwritten)))
         except BaseException:

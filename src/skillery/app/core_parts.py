@@ -208,7 +208,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         once=once,
         refusals=refusals,
         collector=collector,
-        purger=Purger(database, backends.storage, runtime.cache, revocations, runtime.uses.searches),
+        purger=Purger(database, backends.storage, runtime.cache, revocations),
         identities=Identities(registry, backends.authenticator, sessions),
         signer=Signer(database.write_now(web_key)),
         sandbox=backends.sandbox,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -45,7 +45,7 @@ from skillery.identity.holds import refuse_held
 from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
-from skillery.registry.searches import Searches, delete_searches, find_searches, recorded_searches
+from skillery.registry.searches import delete_searches, find_searches, recorded_searches, refuse_pending
 from skillery.registry.version_rows import Severity, VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.cache import Cache
@@ -182,23 +182,14 @@ def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]
 # -- Searches for texts of the version: their words would stay for 90 days ---------------------------------------------
 
 
-class _Leak(NamedTuple):
-    """The words of a version that callers have searched for and that the index has of no other skill, and the recorded
-    searches with one of these words.
-    """
-
-    words: Set[str]
-    searches: Sequence[tuple[str, str]]
-
-
-def _find_leak(connection: Connection, pending: Set[str], identity: Identity, name: str, version: Version) -> _Leak:
-    """Return the leak of a version. `pending` are words of searches that are not recorded yet.
+def _find_leak(connection: Connection, identity: Identity, name: str, version: Version) -> Sequence[tuple[str, str]]:
+    """Return the recorded searches with words of a version that the index has of no other skill.
 
     The texts are the description, tags, SKILL.md, paths and small files. Raise the errors of `purge`.
     """
     row = find_purgeable(connection, identity, name, version)
     recorded = {word for _, text in recorded_searches(connection) for word in spelt_words(text)}
-    searched = {word for word in (recorded | pending) - FILLERS if len(word) >= LEAST_LETTERS}
+    searched = {word for word in recorded - FILLERS if len(word) >= LEAST_LETTERS}
     files = files_of(connection, row.version_id) if searched else []
     texts = select(skill_versions.c.summary_json, skill_versions.c.skill_md_start)
     [(summary, start)] = connection.execute(texts.where(skill_versions.c.id == row.version_id))
@@ -207,8 +198,7 @@ def _find_leak(connection: Connection, pending: Set[str], identity: Identity, na
         is_file = objects.c.sha256.in_([file.sha256 for file in files[at : at + _AT_ONCE]])
         for data in connection.scalars(select(objects.c.data).where(is_file)):
             words |= searched.intersection(spelt_words(bytes(data or b"").decode(errors="replace")))
-    leaked = words - _known_words(connection, name, sorted(words))
-    return _Leak(leaked, find_searches(connection, leaked))
+    return find_searches(connection, words - _known_words(connection, name, sorted(words)))
 
 
 def _known_words(connection: Connection, name: str, words: Sequence[str]) -> set[str]:
@@ -242,11 +232,8 @@ class PurgedVersion(msgspec.Struct, frozen=True):
 class Purger:
     """Purges versions. If the server dies before it deletes files of the storage, its next start deletes them."""
 
-    def __init__(
-        self, database: Database, storage: Storage, cache: Cache, revocations: Revocations, searches: Searches
-    ) -> None:
+    def __init__(self, database: Database, storage: Storage, cache: Cache, revocations: Revocations) -> None:
         self._revocations = revocations
-        self._searches = searches
         self._database = database
         self._storage = storage
         self._cache = cache
@@ -260,9 +247,9 @@ class Purger:
         The caches of other servers lose the files in their next sweep. Raise the errors of `purge`, and Busy if the
         signer cannot be reached.
         """
-
-        find_leak = partial(_find_leak, pending=self._searches.words(), identity=identity, name=name, version=version)
-        leak = await asyncio.to_thread(self._database.read_now, find_leak)
+        await asyncio.to_thread(self._database.write_now, refuse_pending)
+        find_leak = partial(_find_leak, identity=identity, name=name, version=version)
+        searches = await asyncio.to_thread(self._database.read_now, find_leak)
 
         def prepare(connection: Connection) -> Revocation:
             row = find_purgeable(connection, identity, name, version)
@@ -272,7 +259,7 @@ class Purger:
 
         def work(connection: Connection, revocation: Revocation) -> tuple[Purged, DeletedContents]:
             # One transaction: after a kill between two, a purge could not be repeated.
-            purged = purge(connection, identity, name, version, revocation, leak.searches)
+            purged = purge(connection, identity, name, version, revocation, searches)
             digests = {file.sha256 for file in purged.files} | {*purged.archives}
             return purged, delete_unused(connection, self._database.server, digests, waits=True)
 
@@ -280,7 +267,6 @@ class Purger:
             return asyncio.to_thread(self._database.erase_now, partial(work, revocation=revocation))
 
         purged, deleted = await self._revocations.revoke(identity, prepare, store)
-        self._searches.forget(leak.words)
         return await asyncio.to_thread(self._delete_files, purged, deleted)
 
     def _delete_files(self, purged: Purged, deleted: DeletedContents) -> PurgedVersion:

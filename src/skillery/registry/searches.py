@@ -7,6 +7,7 @@ those with `@`, and those with 20 letters and digits in a row.
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, func, select, tuple_
 
-from skillery.database import Change
+from skillery.database import Change, take_turns
+from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.tables import search_days
 from skillery.formats.words import spelt_words
 from skillery.registry.usage import adding, day_of
@@ -31,6 +33,7 @@ OPEN_SECONDS, TYPING_SECONDS = 600.0, 10.0
 TYPING_SECONDS, because pages search while people type.
 """
 _IS_PRIVATE = re.compile(r"@|[^\W_]{20}")
+_MARK = "mark of searches"
 KEY, COUNTED = ("day", "words", "caller"), ("times", "matched", "opened")
 _ADD = Change(adding(search_days, KEY), (*KEY, *COUNTED))
 
@@ -71,6 +74,8 @@ class Searches:
     ) -> None:
         self.names_callers = names_callers
         """Whether callers are recorded, and named in answers."""
+        self.mark: bytes | None = None
+        """The mark of the database when these searches were noted: see `refuse_pending`."""
         self._keeps, self._clock = keeps, clock
         self._counts: dict[Searched, tuple[int, int, int]] = {}
         self._last: OrderedDict[str, _Last] = OrderedDict()
@@ -108,16 +113,12 @@ class Searches:
         for key, changes in counts.items():
             self._add(key, *changes)
 
-    def words(self) -> set[str]:
-        """Return the words of the searches in memory."""
-        keys = [*self._counts, *(last.key for last in self._last.values())]
-        return {word for key in keys for word in spelt_words(key.words)}
-
-    def forget(self, leaked: Set[str]) -> None:
-        """Drop the searches with one of these words."""
-        self._counts = {key: counts for key, counts in self._counts.items() if not _has_any(key.words, leaked)}
-        for caller in [caller for caller, last in self._last.items() if _has_any(last.key.words, leaked)]:
-            del self._last[caller]
+    def drop_unless(self, mark: bytes | None) -> None:
+        """Drop all searches if a purge has set another mark since the last call."""
+        if mark != self.mark:
+            self.mark = mark
+            self._counts.clear()
+            self._last.clear()
 
     def _add(self, key: Searched, times: int, matched: int, opened: int) -> None:
         if key in self._counts or len(self._counts) < MOST_PENDING:
@@ -145,13 +146,26 @@ def find_searches(connection: Connection, leaked: Set[str]) -> list[tuple[str, s
     return [search for search in recorded_searches(connection) if _has_any(search[1], leaked)] if leaked else []
 
 
+def refuse_pending(connection: Connection) -> None:
+    """Set a new mark, so that no server records a search that it has noted before: its words may be purged now."""
+    take_turns(connection, "searches", "")
+    forget_value(connection, _MARK)
+    keep_value(connection, _MARK, secrets.token_bytes(8))
+
+
 def delete_searches(connection: Connection, searches: Iterable[tuple[str, str]]) -> None:
     for day, text in searches:
         connection.execute(delete(search_days).where(search_days.c.day == day, search_days.c.words == text))
 
 
-def write_searches(connection: Connection, counts: Counts) -> None:
-    """Add counts to those of the days. Words of a day with MOST_ROWS rows are dropped, except for those that it has."""
+def write_searches(connection: Connection, counts: Counts, mark: bytes | None) -> bytes | None:
+    """Add counts to those of the days, and return the mark. If it is not `mark`, the counts are dropped.
+
+    Words of a day with MOST_ROWS rows are dropped, except for those that it has.
+    """
+    take_turns(connection, "searches", "", shared=True)
+    if (current := find_value(connection, _MARK)) != mark:
+        return current
     # In one order on all servers, so that two transactions cannot wait for each other.
     changed = sorted(key for key, changes in counts.items() if any(changes))
     for day in {key.day for key in changed}:
@@ -164,3 +178,4 @@ def write_searches(connection: Connection, counts: Counts) -> None:
             }
             changed = [key for key in changed if key.day != day or key in present]
     _ADD.run_many(connection, [{**key._asdict(), **dict(zip(COUNTED, counts[key], strict=True))} for key in changed])
+    return mark
