@@ -10,6 +10,7 @@ from skillery.database.statements import (
     as_stored,
     in_utc,
     is_among,
+    is_past,
     select_row,
 )
 from skillery.database.transactions import before_commit
@@ -24,6 +25,7 @@ __all__ = [
     "before_commit",
     "in_utc",
     "is_among",
+    "is_past",
     "parse_database_url",
     "select_row",
     "take_turns",

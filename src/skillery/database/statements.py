@@ -328,6 +328,11 @@ def in_utc(instant: datetime | str | None) -> datetime | None:
     return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
+def is_past(instant: datetime | str | None, now: datetime) -> bool:
+    """Return whether a time from the database is not after `now`. None never comes."""
+    return instant is not None and in_utc(instant) <= now
+
+
 def as_stored(connection: Connection, instant: datetime) -> datetime | str:
     """Return a time as a parameter for a Statement. On SQLite, this is the text form of stored times."""
     return str(_stored(instant)) if connection.dialect.name == "sqlite" else instant

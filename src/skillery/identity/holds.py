@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, exists, insert, 
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.database import in_utc
+from skillery.database import in_utc, is_past
 from skillery.database.registry import Registry
 from skillery.database.tables import blobs, holds, runs, skills, workspaces
 from skillery.errors import Conflict, HoldNotFound, RunNotFound, SkillNotFound
@@ -189,17 +189,15 @@ def _find(connection: Connection, hold_id: object) -> Hold:
 
 
 def _hold(row: Any, now: datetime) -> Hold:
-    until = in_utc(row.until)
-    has_expired = until is not None and until <= now
     return Hold(
         id=row.hold,
         kind=row.kind,
         name=row.name,
         reason=row.reason,
-        status="removed" if row.removed_at else "expired" if has_expired else "live",
+        status="removed" if row.removed_at else "expired" if is_past(row.until, now) else "live",
         by=row.identity,
         at=in_utc(row.created_at),
-        until=until,
+        until=in_utc(row.until),
         removed_by=row.removed_by,
         removed_at=in_utc(row.removed_at),
         removed_reason=row.removed_reason,

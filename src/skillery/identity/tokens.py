@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, 
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
-from skillery.database import in_utc
+from skillery.database import in_utc, is_past
 from skillery.database.tables import tokens
 from skillery.errors import Conflict, InvalidParams, NotAllowed, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
@@ -307,9 +307,8 @@ def _token(row: Any) -> Token:
     """Return the token of a row, with its present status."""
     expires_at = in_utc(row.expires_at)
     revoked_at = in_utc(row.revoked_at)
-    is_over = expires_at is not None and expires_at <= datetime.now(UTC)
     created_at = in_utc(row.created_at)
-    status: Status = "revoked" if revoked_at else "expired" if is_over else "live"
+    status: Status = "revoked" if revoked_at else "expired" if is_past(expires_at, datetime.now(UTC)) else "live"
     last_used_at = in_utc(row.last_used_at)
     return Token(
         id=row.id,

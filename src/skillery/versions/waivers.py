@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, tru
 
 from skillery import audit
 from skillery.backends import Finding, Identity
-from skillery.database import in_utc
+from skillery.database import is_past
 from skillery.database.registry import Registry
 from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
@@ -209,8 +209,6 @@ def _reviewed(identity: Identity) -> ColumnElement[bool]:
 
 def _waiver(row: Any, now: datetime) -> Waiver:
     """Return the waiver in a row, with its status at the time `now`."""
-    until = in_utc(row.until)
-    expired = until is not None and until <= now
     return Waiver(
         id=row.waiver,
         name=row.name,
@@ -218,11 +216,11 @@ def _waiver(row: Any, now: datetime) -> Waiver:
         file=row.file,
         version=row.version,
         reason=row.reason,
-        status="revoked" if row.revoked_at else "expired" if expired else "live",
+        status="revoked" if row.revoked_at else "expired" if is_past(row.until, now) else "live",
         by=row.identity,
         kind=row.identity_kind,
         at=timestamp_text(row.created_at) or "",
-        until=timestamp_text(until),
+        until=timestamp_text(row.until),
         revoked_by=row.revoked_by,
         revoked_at=timestamp_text(row.revoked_at),
     )
