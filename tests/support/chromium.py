@@ -35,6 +35,8 @@ TOOLS = Path(__file__).parents[2] / ".tools"
 CHROMIUM = TOOLS / "chromium" / "chromium"
 AXE = TOOLS / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 HEIGHT, WIDE = 800, 1000
+PATIENCE = PATIENCE_SECONDS * 1000
+"""Milliseconds."""
 COLOUR_RULES = ("color-contrast", "link-in-text-block")
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 # Only names of this machine resolve, so that no page of a test can reach the network.
@@ -178,11 +180,12 @@ async def chromium() -> AsyncIterator[Browser]:
     """Yield the browser of this process. It starts at its first use."""
     if not CHROMIUM.exists() or not AXE.exists():
         without_tool("there is no browser for the tests: `make test` installs Chromium and axe-core into .tools")
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=PATIENCE)  # set_default_timeout of a context leaves out expectations
     async with async_playwright() as playwright:
         arguments = [f"--host-resolver-rules={_RESOLVER}"]
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=PATIENCE)
         yield browser
         await browser.close()
 
@@ -219,7 +222,7 @@ async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
                 }
             )
             stack.push_async_callback(context.close)
-            context.set_default_timeout(PATIENCE_SECONDS * 1000)
+            context.set_default_timeout(PATIENCE)
             visit = _visits[context] = _Visit(context, urlsplit(server.url).netloc)
             mine.append(visit)
             await visit.watch(javascript=javascript)

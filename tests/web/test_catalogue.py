@@ -220,6 +220,18 @@ async def test_the_page_has_no_fault(sqlite_server: Server, open_page: OpenPage,
     assert await problems(page) == []
 
 
+TYPES = """
+text => {
+  const field = document.activeElement;
+  for (const letter of text) {
+    field.value += letter;
+    field.dispatchEvent(new Event("input", {bubbles: true}));
+  }
+}
+"""
+"""Types without pauses, however slow the machine is."""
+
+
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_typing_searches_at_pauses_and_keeps_the_focus(sqlite_server: Server, open_page: OpenPage) -> None:
@@ -227,15 +239,14 @@ async def test_typing_searches_at_pauses_and_keeps_the_focus(sqlite_server: Serv
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     await page.keyboard.press("/")
-    await page.keyboard.type("redact", delay=20)
+    await page.evaluate(TYPES, "redact")
     await page.locator("[data-count]", has_text="redact").wait_for()
     await page.locator("[data-said]", has_text="redact").wait_for(state="attached")
 
-    searches = [url for url in asked if "/static/" not in url]
-    assert searches[-1] == f"{sqlite_server.url}/?q=redact"
-    assert len(searches) < len("redact")  # one for each pause, not one for each letter
+    # One for each pause, not one for each letter.
+    assert [url for url in asked if "/static/" not in url] == [f"{sqlite_server.url}/?q=redact"]
     assert await page.evaluate("document.activeElement.name") == "q"
-    assert page.url.endswith("/?q=redact")
+    await page.wait_for_url("**/?q=redact")
     await page.go_back()
     await page.locator("[data-count]", has_not_text="redact").wait_for()
     assert await page.locator("header.top").count() == 1
@@ -249,7 +260,7 @@ async def test_the_page_works_without_javascript(sqlite_server: Server, open_pag
     await page.get_by_label("Search skills").press("Enter")
     await page.get_by_role("link", name="text.redact.pii").click()
 
-    assert "/s/text.redact.pii" in page.url
+    await page.wait_for_url("**/s/text.redact.pii*")
 
 
 @pytest.mark.smoke

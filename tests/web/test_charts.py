@@ -116,7 +116,7 @@ async def test_chart_is_chosen_by_keyboard_without_javascript(sqlite_server: Ser
     await page.get_by_label("Rows with").press("Enter")
     await page.get_by_text("Mean of amount by channel").wait_for()
 
-    assert await page.locator("th[aria-sort=descending]").count() == 1
+    await expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
     await page.get_by_label("Chart", exact=True).select_option("none")
     await page.get_by_role("button", name="Show").click()
     await page.locator("svg.chart").wait_for(state="detached")

@@ -11,6 +11,7 @@ import zipfile
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 
 from tests.conftest import Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
@@ -358,7 +359,7 @@ async def test_table_is_sorted_by_keyboard_without_javascript(sqlite_server: Ser
     await page.keyboard.press("Enter")
     await page.get_by_text("to 100 of 166 that match").wait_for()
 
-    assert await page.locator("th[aria-sort=descending]").count() == 1
+    await expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
 
 
 ANY_NAMES = r"""

@@ -454,7 +454,7 @@ async def test_a_user_cancels_a_run(
 ) -> None:
     make(sqlite_server.rpc, new_name)
     page = await open_page(sqlite_server, f"/s/{new_name}/try", javascript=javascript)
-    await page.locator("[name=a3]").fill("60")
+    await page.locator("[name=a3]").fill("600")
     await page.get_by_role("button", name=f"Run {new_name}").click()
     await page.get_by_role("button", name="Cancel this run").click()
     await page.get_by_text("The run is cancelled.").wait_for()

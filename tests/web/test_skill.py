@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.async_api import expect
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
@@ -334,13 +335,13 @@ async def test_lines_are_marked_and_selected(shown: ShownSkill, open_page: OpenP
     await page.wait_for_url("**#L10-L20")
     marked = page.locator(".picked")
 
-    assert await marked.count() == 11
+    await expect(marked).to_have_count(11)
     assert await marked.first.get_attribute("id") == "L10"
     await page.locator("#L12").click(position={"x": 10, "y": 10})
-    assert page.url.endswith("#L12")
+    await page.wait_for_url("**#L12")
     await page.locator("#L15").click(position={"x": 10, "y": 10}, modifiers=["Shift"])
-    assert page.url.endswith("#L12-L15")
-    assert await marked.count() == 4
+    await page.wait_for_url("**#L12-L15")
+    await expect(marked).to_have_count(4)
     await page.locator("#L12").click(position={"x": 200, "y": 10})
     assert page.url.endswith("#L12-L15")
 
@@ -370,12 +371,12 @@ async def test_keys_lead_to_the_exact_address(shown: ShownSkill, open_page: Open
 async def test_pages_are_read_without_javascript(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, shown.path(), token=shown.ann, javascript=False)
     await page.get_by_role("link", name="curl").click()
-    assert f"curl {shown.server.url}/rpc" in await page.inner_text("#snippet")
+    await expect(page.locator("#snippet")).to_contain_text(f"curl {shown.server.url}/rpc")
     assert not await page.get_by_role("button", name="Copy").is_visible()
     await page.get_by_role("link", name="Versions").click()
     await page.get_by_text("Pre-releases").click()
     await page.get_by_role("link", name="2.0.0-rc.1").click()
-    assert "By hand, in 2.0.0-rc.1." in await page.inner_text("main")
+    await expect(page.locator("main")).to_contain_text("By hand, in 2.0.0-rc.1.")
     await page.goto(shown.path("files", "code/main.py#L7"))
     assert await page.locator("#L7").evaluate("one => one.matches(':target')")
 

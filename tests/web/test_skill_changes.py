@@ -203,11 +203,11 @@ async def test_a_publisher_yanks_and_takes_back_without_javascript(
     await page.get_by_text("Yank 1.1.0").first.click()
     await page.get_by_label("Reason").fill("It leaks.")
     await page.get_by_role("button", name="Yank 1.1.0").click()
-    assert "Version 1.1.0 is yanked." in await page.get_by_role("status").inner_text()
-    assert "Reason: It leaks." in await page.inner_text("main")
+    await expect(page.get_by_role("status")).to_contain_text("Version 1.1.0 is yanked.")
+    await expect(page.locator("main")).to_contain_text("Reason: It leaks.")
     await page.get_by_role("button", name="Undo").click()
 
-    assert "no longer yanked" in await page.get_by_role("status").inner_text()
+    await expect(page.get_by_role("status")).to_contain_text("no longer yanked")
     assert author.skill()["status"] == "published"
 
 
