@@ -311,7 +311,9 @@ def org(
     """Return the shared server with several callers: tests/support/people.py."""
     from tests.support.people import people_settings
 
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "figures==1.0")}
+    # Evaluations stay queued, so that tests can cancel them.
+    more = {"SKILLERY_EVALS_RUNS": "0", **environment("data", "figures==1.0")}
+    more["SKILLERY_PACKAGES_WHEELHOUSE"] = str(wheelhouse)
     return shared_server("org", database_kind, **people_settings(tmp_path_factory.mktemp("people")), **more)
 
 

@@ -227,6 +227,19 @@ def _remove_hold(trail: Trail) -> str:
     return hold
 
 
+def _start_evaluation(trail: Trail) -> str:
+    trail.ann.create(f"{trail.name}.x", examples=[{"name": "none", "args": {}}])
+    trail.ann("start_evaluation", name=f"{trail.name}.x", version="1.0.0")
+    return f"{trail.name}.x@1.0.0"
+
+
+def _cancel_evaluation(trail: Trail) -> str:
+    _start_evaluation(trail)
+    [evaluation] = trail.ann("list_evaluations", name=f"{trail.name}.x")["evaluations"]
+    trail.ann("cancel_evaluation", id=evaluation["id"])
+    return str(evaluation["id"])
+
+
 def _create_token(trail: Trail) -> str:
     made = trail.admin("create_token", name=trail.name, scopes=["read"])
     return str(made["id"])
@@ -367,6 +380,8 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "create_workspace": _workspace,
     "reset_workspace": _reset_workspace,
     "delete_workspace": _delete_workspace,
+    "start_evaluation": _start_evaluation,
+    "cancel_evaluation": _cancel_evaluation,
     "add_hold": _add_hold,
     "remove_hold": _remove_hold,
     "create_token": _create_token,

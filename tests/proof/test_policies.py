@@ -371,7 +371,7 @@ def test_a_changed_policy_unpublishes_nothing(start_server: Callable[..., Server
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[policy."a.*"]\nneeds = ["evaluation"]\n', "needs evaluations, which this release does not have"),
+        ('[policy."a.*"]\nneeds = ["scan"]\nevaluation = {}\n', "has 'evaluation' without the need"),
         ('[policy."a.*"]\nneeds = ["reviews"]\n', "unknown need 'reviews' (did you mean 'review'?)"),
         ('[policy."a.*"]\n', "has no needs"),
         ('[policy."a*"]\nneeds = ["scan"]\n', "is not a pattern"),

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +24,7 @@ from skillery.app.builders import (
     thin_plugins_of,
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
-from skillery.app.home import Home
+from skillery.app.home import Home, disks_of
 from skillery.attestations.policies import Policies
 from skillery.attestations.seals import Sealer
 from skillery.attestations.signing import Signing
@@ -57,6 +56,9 @@ from skillery.methods.core import Core
 from skillery.methods.table import METHODS
 from skillery.publishing.bundle_checks import BundleChecks, Developer
 from skillery.publishing.compile_pool import CompilePool
+from skillery.publishing.evaluation_cases import CaseRuns
+from skillery.publishing.evaluation_jobs import EvaluationJobs
+from skillery.publishing.evaluations import Evaluations
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
@@ -162,7 +164,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     base = base._replace(events=PreparingEvents(base.events, preparation, base.vulnerabilities))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
-    disks = _disks(home, database, backends.storage)
+    disks = disks_of(home, database, backends.storage)
     await _start(base, runtime, publisher, disks, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
@@ -171,6 +173,10 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(deliveries.close)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     views, revocations = base.settings, Revocations(database, backends.signing)
+    evaluations = Evaluations(registry, CaseRuns(database, publisher.checks))
+    jobs = EvaluationJobs(database, home.server_id, evaluations, runtime.runner, publisher.passing, base.settings.evals)
+    stack.push_async_callback(jobs.close)
+    await jobs.start()
     return Core(
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
@@ -189,6 +195,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
         passing=publisher.passing,
         reviews=Reviews(database, publisher.checks, publisher.passing),
+        evaluations=evaluations,
         revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
@@ -214,15 +221,6 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         sandbox=backends.sandbox,
         disks=disks,
     )
-
-
-def _disks(home: Home, database: Database, storage: Storage) -> Disks:
-    folders = {"home": home.path, "cache": home.path / "cache", "environments": home.path / "environments"}
-    if database.is_sqlite and database.url.database:
-        folders["database"] = Path(database.url.database).resolve().parent
-    if isinstance(folder := getattr(storage, "folder", None), Path):
-        folders["storage"] = folder
-    return Disks(folders)
 
 
 async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Disks, stack: AsyncExitStack) -> None:

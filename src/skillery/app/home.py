@@ -8,11 +8,16 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from skillery.context.disks import Disks
 from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.backends import Storage
+    from skillery.database import Database
 
 LOCK = "server.lock"
 SERVER_ID = "server.id"
@@ -78,6 +83,16 @@ class Home:
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.close()
+
+
+def disks_of(home: Home, database: Database, storage: Storage) -> Disks:
+    """Return the disks of a server: those of its home, its SQLite database and its storage in a folder."""
+    folders = {"home": home.path, "cache": home.path / "cache", "environments": home.path / "environments"}
+    if database.is_sqlite and database.url.database:
+        folders["database"] = Path(database.url.database).resolve().parent
+    if isinstance(folder := getattr(storage, "folder", None), Path):
+        folders["storage"] = folder
+    return Disks(folders)
 
 
 def holder_of(path: Path) -> Holder | None:

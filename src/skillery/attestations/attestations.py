@@ -92,7 +92,9 @@ class ListAttestations(Params, frozen=True, kw_only=True):
     name: SkillName
     version: Annotated[str, about("Version spec (omit for latest)")] = ""
     predicate: Annotated[
-        Literal["author", "publication", "provenance", "tests", "scan", "review", "passed", "revocation", ""],
+        Literal[
+            "author", "publication", "provenance", "tests", "scan", "evaluation", "review", "passed", "revocation", ""
+        ],
         about("Only statements of this kind"),
     ] = ""
     limit: PageLimit = 50

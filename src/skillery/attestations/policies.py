@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from packaging.licenses import canonicalize_license_expression
 
+from skillery.attestations.evaluations import accepted, why_not_evaluated
 from skillery.attestations.evidence import Evidence, signer_of
 from skillery.attestations.predicates import Predicate
 from skillery.errors import SkilleryError, StartupError
@@ -21,10 +22,10 @@ from skillery.formats.tokens import CI_PREFIX
 from skillery.formats.wording import did_you_mean, first_names
 from skillery.identity.access import RESERVED, ApprovalRules, grant_covers
 from skillery.proof.statements import now
-from skillery.settings.groups import PolicyRules, Publishing
+from skillery.settings.groups import EvaluationRules, PolicyRules, Publishing
 
 log = logging.getLogger(__name__)
-NEEDS = ("publication", "author", "tests", "scan", "review")
+NEEDS = ("publication", "author", "tests", "scan", "evaluation", "review")
 _SEVERITIES = ("none", "info", "warning", "error")
 
 
@@ -118,8 +119,8 @@ def _policy(pattern: str, rules: PolicyRules) -> Policy:
             parse_skill_name(prefix)
     except SkilleryError:
         raise StartupError(f"{where} is not a pattern: write a name, a namespace such as acme.*, or *") from None
-    if "evaluation" in rules.needs or rules.evaluation:
-        raise StartupError(f"{where} needs evaluations, which this release does not have: remove 'evaluation'")
+    if rules.evaluation is not None and "evaluation" not in rules.needs:
+        raise StartupError(f"{where} has 'evaluation' without the need: add \"evaluation\" to needs")
     if rules.requires:
         raise StartupError(f"{where} has 'requires', which this release does not have: remove it")
     if not rules.needs and not rules.licences:
@@ -258,6 +259,13 @@ def _scan(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     return Need("scan", (last,), missing=missing, hint="Fix the findings, and publish a new version.")
 
 
+def _evaluation(policy: Policy, evidence: Sequence[Evidence]) -> Need:
+    rules = policy.rules.evaluation or EvaluationRules()
+    last = _last([each for each in evidence if accepted(rules, each.predicate)], "evaluation")
+    missing = why_not_evaluated(rules, last and last.predicate, last and last.at)
+    return Need("evaluation", (last,) if last else (), missing, "Run skillery eval NAME@VERSION." * bool(missing))
+
+
 def _licences(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     """A later scan does not read the licences again: files and packages of a version never change."""
     last = _last([each for each in evidence if "licences" in each.predicate], "scan")
@@ -338,4 +346,4 @@ def _approvals(
             yield by, each
 
 
-_JUDGES = {"publication": _publication, "author": _author, "tests": _tests, "scan": _scan}
+_JUDGES = {"publication": _publication, "author": _author, "tests": _tests, "scan": _scan, "evaluation": _evaluation}

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from skillery.attestations.evaluations import evaluation_text
 from skillery.audit import Actor
 from skillery.backends import Provenance
 from skillery.formats.check_results import VULNERABILITY, CheckedExample, CheckFinding, PermissionsDiff
@@ -214,6 +215,8 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
             findings = predicate.get("findings", ())
             waived = sum(1 for finding in findings if finding.get("waiver"))
             return f"{len(findings)} findings, {waived} waived" if findings else "no findings"
+        case "evaluation":
+            return evaluation_text(predicate)
         case "review":
             return ": ".join(str(predicate[key]) for key in ("decision", "note") if predicate.get(key))
         case "revocation":

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from skillery.cli.authoring import TIMEOUT_MS, print_report
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
-from skillery.cli.options import Target, allow_unknown_option, folders_argument, json_option, target_options
+from skillery.cli.options import (
+    Target,
+    allow_unknown_option,
+    folders_argument,
+    json_option,
+    name_and_version,
+    target_options,
+)
 from skillery.cli.output import clean, print_json, show_log
 from skillery.formats.wording import one_line
 
@@ -49,7 +56,8 @@ def evaluate(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Evaluate the skill in each DIR, without a model: run its examples with their graders, and read its suites.
+    """Evaluate the skill in each DIR, without a model: run its examples with their graders, and read its suites. With
+    NAME@VERSION in place of DIR, the server evaluates this version, and compares it with the version before.
 
     Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
     registry is searched with each prompt of the suites that should find the skill, or should not. Cases with tasks need
@@ -59,6 +67,9 @@ def evaluate(
 
     from skillery.cli.connection import with_client
 
+    if (version := _version_in(folders)) is not None:
+        _evaluate_version(target, *version, as_json=as_json)
+        return
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
     settings = target.load().settings
@@ -145,3 +156,61 @@ def _print_findability(findability: Findability) -> None:
         click.echo(clean(f"    is first and should not be: {text}  ({prompt.source}, {prompt.id})"))
     if left := max(0, len(missed) - MOST_MISSED) + max(0, len(wrong) - MOST_MISSED):
         click.echo(f"    {left} more: --json lists all")
+
+
+# -- A version on the server -------------------------------------------------------------------------------------------
+
+
+POLL_SECONDS = 0.5
+
+
+def _version_in(folders: Sequence[Path]) -> tuple[str, str] | None:
+    """Return the name and number of the version that the arguments of `skillery eval` name, or None for folders."""
+    named = [str(folder) for folder in folders if "@" in folder.name and not folder.exists()]
+    if not named:
+        return None
+    if len(folders) > 1:
+        raise click.UsageError(f"{clean(named[0])} is a version: evaluate one version at a time, without folders")
+    name, version = name_and_version(named[0], None)
+    return name, version or ""
+
+
+def _evaluate_version(target: Target, name: str, version: str, *, as_json: bool) -> None:
+    """Start an evaluation, wait for its end, and print its result. Exit with CHECK_FAILED if it has none, or if the
+    version is worse than the version before.
+    """
+    import asyncio
+
+    from skillery.cli.connection import with_client
+
+    async def work(client: AsyncClient) -> Any:
+        started = await client.start_evaluation(name, version)
+        click.echo(f"{started['id']}: {started['trials']} trials", err=True)
+        while True:
+            evaluation = await client.get_evaluation(started["id"])
+            if evaluation["ended_at"]:
+                return evaluation
+            await asyncio.sleep(POLL_SECONDS)
+
+    evaluation = with_client(target, work, sandbox=True)
+    if as_json:
+        print_json(evaluation)
+    else:
+        _print_cases(evaluation)
+    if evaluation["state"] != "done" or evaluation["verdict"] == "worse":
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _print_cases(evaluation: Mapping[str, Any]) -> None:
+    """Print the cases that have not passed, and the result."""
+    for case in evaluation["cases"]:
+        counts = case["arms"].get("with", {"passed": 0, "trials": 0})
+        if counts["passed"] == counts["trials"]:
+            continue
+        before = case["arms"].get("before")
+        compared = f", before {before['passed']} of {before['trials']}" if before else ""
+        click.echo(clean(f"  {case['id']}: {counts['passed']} of {counts['trials']}{compared}"))
+        for problem in dict.fromkeys(case["problems"]):
+            click.echo(clean(f"    {one_line(problem, 300)}"))
+    result = evaluation["summary"] or f"{evaluation['state']}: {evaluation['error']}"
+    click.echo(clean(f"{evaluation['name']} {evaluation['version']}: {result}"))

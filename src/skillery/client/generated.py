@@ -18,6 +18,7 @@ __all__ = [
     "AddedWebhook",
     "Approval",
     "ApprovedVersion",
+    "ArmCount",
     "AttestationPage",
     "AuditEntry",
     "AuditPage",
@@ -48,6 +49,10 @@ __all__ = [
     "Environment",
     "EnvironmentPage",
     "EnvironmentState",
+    "EvaluatedCase",
+    "Evaluation",
+    "EvaluationCases",
+    "EvaluationPage",
     "ExactSkill",
     "ExplainedNeed",
     "ExplainedPolicy",
@@ -210,6 +215,10 @@ REPEATABLE = frozenset(
         "add_attestation",
         "end_attestation",
         "explain_policy",
+        "start_evaluation",
+        "get_evaluation",
+        "list_evaluations",
+        "cancel_evaluation",
         "list_keys",
         "add_key",
         "revoke_key",
@@ -1201,6 +1210,82 @@ class ExplainedPolicy(TypedDict):
     is_same_signer: bool
     waiting: bool
     vulnerabilities: str
+
+
+class Evaluation(TypedDict):
+    """An evaluation of a version. `verdict` compares it with the version `before`, and is null without one."""
+
+    id: str
+    name: str
+    version: str
+    state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
+    kinds: list[str]
+    suite: str
+    before: str | None
+    by: str
+    kind: Literal["person", "agent"]
+    trials: int
+    done: int
+    """Trials that have ended."""
+    verdict: Literal["better", "worse", "same", "unclear"] | None
+    summary: str
+    error: str
+    """Why it has ended without a result, or ""."""
+    attestation: str | None
+    """The signed statement about the result."""
+    created_at: str
+    ended_at: str | None
+
+
+class ArmCount(TypedDict):
+    """The trials of an arm that have passed, and all that have ended."""
+
+    passed: int
+    trials: int
+
+
+class EvaluatedCase(TypedDict):
+    """A case of an evaluation, with its results by arm: `with` the version, or with the version `before`."""
+
+    id: str
+    kind: str
+    arms: dict[str, ArmCount]
+    problems: list[str]
+    """Why trials with the version have not passed."""
+
+
+class EvaluationCases(TypedDict):
+    """An evaluation with its cases."""
+
+    id: str
+    name: str
+    version: str
+    state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
+    kinds: list[str]
+    suite: str
+    before: str | None
+    by: str
+    kind: Literal["person", "agent"]
+    trials: int
+    done: int
+    """Trials that have ended."""
+    verdict: Literal["better", "worse", "same", "unclear"] | None
+    summary: str
+    error: str
+    """Why it has ended without a result, or ""."""
+    attestation: str | None
+    """The signed statement about the result."""
+    created_at: str
+    ended_at: str | None
+    cases: list[EvaluatedCase]
+
+
+class EvaluationPage(TypedDict):
+    """A page of evaluations, newest first."""
+
+    evaluations: list[Evaluation]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
 
 
 class ListedKey(TypedDict):
@@ -2874,7 +2959,9 @@ def list_attestations(
     name: str,
     *,
     version: str | None = None,
-    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", "passed", "revocation", ""]
+    predicate: Literal[
+        "author", "publication", "provenance", "tests", "scan", "evaluation", "review", "passed", "revocation", ""
+    ]
     | None = None,
     limit: int | None = None,
     cursor: str | None = None,
@@ -2914,6 +3001,45 @@ def explain_policy(self: Any, name: str, *, version: str | None = None) -> Expla
 
     name: Skill name
     version: Version spec (omit for latest)
+    """
+    return params_of(locals())
+
+
+def start_evaluation(self: Any, name: str, version: str, *, kinds: list[Literal["run"]] | None = None) -> Evaluation:
+    """Run the cases of a version in the background, and compare it with the version before.
+
+    name: Skill name
+    version: Exact version
+    kinds: Kinds of cases (omit for those that need no model)
+    """
+    return params_of(locals())
+
+
+def get_evaluation(self: Any, id: str) -> EvaluationCases:
+    """Return an evaluation with the results of its cases.
+
+    id: Id of the evaluation
+    """
+    return params_of(locals())
+
+
+def list_evaluations(
+    self: Any, name: str, *, version: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> EvaluationPage:
+    """List the evaluations of a skill, newest first.
+
+    name: Skill name
+    version: Version spec (omit for all versions)
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
+def cancel_evaluation(self: Any, id: str) -> Evaluation:
+    """End an evaluation and its runs. It then has no result.
+
+    id: Id of the evaluation
     """
     return params_of(locals())
 
@@ -3586,6 +3712,10 @@ class Methods:
     add_attestation = blocking(add_attestation)
     end_attestation = blocking(end_attestation)
     explain_policy = blocking(explain_policy)
+    start_evaluation = blocking(start_evaluation)
+    get_evaluation = blocking(get_evaluation)
+    list_evaluations = blocking(list_evaluations)
+    cancel_evaluation = blocking(cancel_evaluation)
     list_keys = blocking(list_keys)
     add_key = blocking(add_key)
     revoke_key = blocking(revoke_key)
@@ -3687,6 +3817,10 @@ class AsyncMethods:
     add_attestation = awaited(add_attestation)
     end_attestation = awaited(end_attestation)
     explain_policy = awaited(explain_policy)
+    start_evaluation = awaited(start_evaluation)
+    get_evaluation = awaited(get_evaluation)
+    list_evaluations = awaited(list_evaluations)
+    cancel_evaluation = awaited(cancel_evaluation)
     list_keys = awaited(list_keys)
     add_key = awaited(add_key)
     revoke_key = awaited(revoke_key)
@@ -3786,6 +3920,10 @@ class BatchMethods:
     add_attestation = batched(add_attestation)
     end_attestation = batched(end_attestation)
     explain_policy = batched(explain_policy)
+    start_evaluation = batched(start_evaluation)
+    get_evaluation = batched(get_evaluation)
+    list_evaluations = batched(list_evaluations)
+    cancel_evaluation = batched(cancel_evaluation)
     list_keys = batched(list_keys)
     add_key = batched(add_key)
     revoke_key = batched(revoke_key)

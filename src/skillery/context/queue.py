@@ -27,21 +27,17 @@ class Slots(Protocol):
     @property
     def most(self) -> int:
         """The number of all slots."""
-        ...
 
     def take(self) -> bool:
         """Take a free slot and return True, or return False if no slot is free."""
-        ...
 
     def give_back(self) -> None: ...
 
     def is_wanted_elsewhere(self) -> bool:
         """Return whether requests wait for a slot in other processes."""
-        ...
 
     def watch(self, offer: Callable[[], None]) -> None:
         """Call `offer` on the event loop when another process gives a slot back while requests wait here."""
-        ...
 
 
 class OwnSlots:
@@ -70,8 +66,7 @@ class OwnSlots:
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
 """Function that returns when the client of the current request has disconnected, or None.
 
-The endpoint /rpc sets the function. A job in the queue awaits it, and leaves the queue when the client has
-disconnected.
+The endpoint /rpc sets the function. A job in the queue awaits it, and then leaves the queue.
 """
 
 MOST_RETRY_MS = 60_000
@@ -129,6 +124,12 @@ class Queue:
             return Slot(self)
         return None
 
+    def has_room(self) -> bool:
+        """Return whether a slot is free, and no job of any process waits."""
+        if is_free := not self._waiting.total and self._slots.take():
+            self._slots.give_back()
+        return is_free
+
     @property
     def waiting(self) -> int:
         """The number of jobs that wait in this process."""
@@ -145,8 +146,7 @@ class Queue:
         Raise Busy if the queue is full. Raise Unavailable if the client disconnects while the request waits. In both
         cases, nothing was run.
         """
-        slot = self.enter_now()
-        if slot is not None:
+        if (slot := self.enter_now()) is not None:
             return slot
         with self.place(size) if arrival is None else nullcontext(arrival) as arrived:
             await self._wait_in_line(caller, arrived)

@@ -120,6 +120,10 @@ class HoldNotFound(NotFound):
     type = "hold_not_found"
 
 
+class EvaluationNotFound(NotFound):
+    type = "evaluation_not_found"
+
+
 class WebhookNotFound(NotFound):
     type = "webhook_not_found"
 
@@ -163,9 +167,7 @@ class ToolProtected(Conflict):
 
 
 class IllegalStep(Conflict):
-    """Raised if the status of a version does not allow the step. `data["legal"]` is a list of the methods that the
-    status allows.
-    """
+    """Raised if the status of a version does not allow the step. `data["legal"]` lists the methods that it allows."""
 
     type = "illegal_step"
 
@@ -331,9 +333,7 @@ class AnswerTooLarge(TooLarge):
 
 
 class QuotaExceeded(TooLarge):
-    """Raised if a quota is used up. `data` has the name of the quota (`quota`), the used amount (`used`) and the
-    limit (`limit`).
-    """
+    """Raised if a quota is used up. `data` has its name (`quota`), the used amount (`used`) and the `limit`."""
 
     type = "quota_exceeded"
 

@@ -99,6 +99,10 @@ def new_attestation_id() -> str:
     return f"att_{_random()}"
 
 
+def new_evaluation_id() -> str:
+    return f"eval_{_random()}"
+
+
 def new_blob_id() -> str:
     return f"blob:{_random()}"
 

@@ -20,6 +20,8 @@ from skillery.database.tables import (
     attestations,
     blobs,
     dead_letters,
+    eval_trials,
+    evaluations,
     events,
     exports,
     idempotency_keys,
@@ -125,7 +127,10 @@ def purge(
     of_vector = search_vectors.c.version_id == before.version_id
     connection.execute(update(search_vectors).where(of_vector).values(vector=None))
     results = drop_results(connection, before.version_id)
-    for table in (skill_files, exports, tools):
+    # Trials quote results of runs.
+    evaluated = select(evaluations.c.id).where(evaluations.c.version_id == before.version_id)
+    connection.execute(delete(eval_trials).where(eval_trials.c.evaluation_id.in_(evaluated)))
+    for table in (skill_files, exports, tools, evaluations):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)
     _forget_spellings(connection, name, msgspec.json.decode(summary.one()))

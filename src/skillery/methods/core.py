@@ -25,6 +25,7 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing.bundle_checks import Developer
+from skillery.publishing.evaluations import Evaluations
 from skillery.publishing.methods import Rechecks
 from skillery.publishing.passing import Passing
 from skillery.publishing.publisher import Publisher
@@ -68,6 +69,7 @@ class Core:
     rechecks: Rechecks
     passing: Passing
     reviews: Reviews
+    evaluations: Evaluations
     revocations: Revocations
     developer: Developer
     importer: Importer

@@ -11,8 +11,8 @@ from skillery.identity import holds, offboarding, token_methods, usage
 from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import garbage, purges
 from skillery.method import rows
+from skillery.publishing import evaluations, passing, reviews, tool_maker
 from skillery.publishing import methods as publishing
-from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import comparison, failures, incidents, statements
 from skillery.runs import methods as runs
@@ -56,6 +56,7 @@ METHODS = rows(
     *locks.METHODS,
     *attestations.METHODS,
     *passing.METHODS,
+    *evaluations.METHODS,
     *keys.METHODS,
     *seals.METHODS,
     *runs.READING,

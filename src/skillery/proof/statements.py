@@ -23,6 +23,7 @@ TYPES: Mapping[str, str] = {
     "provenance": "https://slsa.dev/provenance/v1",
     "tests": "https://in-toto.io/attestation/test-result/v0.1",
     "scan": f"{URN}scan:v1",
+    "evaluation": f"{URN}evaluation:v1",
     "review": f"{URN}review:v1",
     "revocation": f"{URN}revocation:v1",
     "passed": "https://slsa.dev/verification_summary/v1",

@@ -21,21 +21,17 @@ from skillery.errors import InvalidVersion, Refused
 from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
-from skillery.formats.examples import read_examples
 from skillery.formats.foreign_requirements import Needs
-from skillery.formats.manifest import parse_manifest
 from skillery.formats.names import index_name
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import script_locks
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
-from skillery.formats.tools import FILE as TOOLS_JSON
-from skillery.formats.tools import read_tools
 from skillery.formats.version_spec import Exact
 from skillery.formats.wording import AGAIN
 from skillery.identity import access
-from skillery.publishing.example_runs import Subject, Tested
+from skillery.publishing.example_runs import Subject, Tested, stored_examples
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
 from skillery.publishing.npm_locks import inferred_npm
 from skillery.publishing.package_locks import ImportScan, locks_of
@@ -84,6 +80,7 @@ class BundleChecks:
         self.pythons = pythons
         self.archive_date = archive_date
         self.undeclared = gate.undeclared
+        self.examples = gate.trials.examples
         self._database = database
         self._storage = storage
         self._gate = gate
@@ -192,16 +189,9 @@ class BundleChecks:
         """
         stored = partial(self.stored_publication, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
-        toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
-        paths = frozenset(file.path for file in publication.files)
-        tools_json = next((file.content for file in publication.files if file.path == TOOLS_JSON), None)
-        tools = read_tools(tools_json, paths).tools if tools_json is not None else ()
-        examples = read_examples(manifest, paths, toml, tools)
-        checks = checks_of(row.checks_json)
-        subject = Subject(manifest, row.digest, publication.files)
+        stored_skill, checks = stored_examples(publication, row.kind), checks_of(row.checks_json)
         tested = await self._gate.trials.examples.test(
-            identity, subject, examples, permitted=True, known=checks.examples
+            identity, stored_skill.subject, stored_skill.examples, permitted=True, known=checks.examples
         )
         refuse(row.name, row.version, as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)

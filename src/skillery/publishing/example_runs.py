@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.backends import BlobMount, Failure, Finding, Identity, Outcome, PublishedFile
+from skillery.backends import BlobMount, Failure, Finding, Identity, Outcome, Publication, PublishedFile
 from skillery.context.threads import BIG_TEXT, JSON
+from skillery.formats.bundle import SKILL_TOML
 from skillery.formats.check_results import CheckedExample
-from skillery.formats.examples import Example, Examples
+from skillery.formats.examples import Example, Examples, read_examples
 from skillery.formats.graders import Answer, Grade, differences, schema_files
-from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.manifest import Manifest, Permissions, Runtime, parse_manifest
 from skillery.formats.texts import new_blob_id
+from skillery.formats.tools import FILE as TOOLS_JSON
+from skillery.formats.tools import Tool, read_tools
 from skillery.formats.wording import printable
 from skillery.runs.trials import LentFiles, RecordedTrials, Trial
 
@@ -92,6 +95,24 @@ class Subject(NamedTuple):
     manifest: Manifest
     digest: str
     files: Sequence[PublishedFile]
+
+
+class StoredExamples(NamedTuple):
+    """The examples of a stored version, and its tools by name."""
+
+    subject: Subject
+    examples: Examples
+    tools: Mapping[str, Tool]
+
+
+def stored_examples(publication: Publication, kind: str) -> StoredExamples:
+    """Return the examples of a stored version of this kind of skill."""
+    contents = {file.path: file.content for file in publication.files}
+    manifest = parse_manifest(publication.manifest, has_tools=kind == "action")
+    tools = read_tools(contents[TOOLS_JSON], frozenset(contents)).tools if TOOLS_JSON in contents else ()
+    examples = read_examples(manifest, frozenset(contents), contents[SKILL_TOML].decode("utf-8", "replace"), tools)
+    subject = Subject(manifest, publication.digest, publication.files)
+    return StoredExamples(subject, examples, {tool.name: tool for tool in tools})
 
 
 class ExampleRuns:

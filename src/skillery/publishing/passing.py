@@ -163,13 +163,13 @@ class Passing:
         """Publish a version in review that meets its policy without another approval. If the `passed` of a published
         version has ended, sign another one when the version meets its policy.
         """
-        judged = await self._database.read(partial(self._waiting, identity=identity, name=name, version=version))
+        judged = await self._database.read(partial(self.waiting, identity=identity, name=name, version=version))
         if judged is None or judged.verdict().missing or not self.signing.signs:
             return
         store = partial(step_if_met, identity=identity, name=name, version=version)
         await self.settle(identity, name, version, (), store)
 
-    def _waiting(self, connection: Connection, identity: Identity, name: str, version: Version) -> Judged | None:
+    def waiting(self, connection: Connection, identity: Identity, name: str, version: Version) -> Judged | None:
         """Return a version that waits for `passed`, or None."""
         judged = self.read(connection, identity, name, Exact(version))
         # Of the policy `default`, only an approval publishes a version.

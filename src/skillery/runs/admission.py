@@ -93,6 +93,10 @@ class Admission:
         """The number of runs in the queue."""
         return self._queue.waiting
 
+    def has_room(self) -> bool:
+        """Return whether a run would have a slot at once."""
+        return not self.is_closed and self._queue.has_room()
+
     def close(self) -> None:
         """Admit no more runs. The server calls this when it stops."""
         self.is_closed = True

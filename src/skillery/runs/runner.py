@@ -130,6 +130,11 @@ class Runner:
         return self._admission.waiting
 
     @property
+    def has_room(self) -> bool:
+        """Whether a run would have a slot at once."""
+        return self._admission.has_room()
+
+    @property
     def waits(self) -> Histogram:
         """The times that runs have waited for a slot."""
         return self._admission.waits

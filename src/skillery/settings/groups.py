@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +77,22 @@ class Review(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recertify_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
 
 
+class EvaluationRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The evaluation that a policy needs: `evaluation = {…}` in `[policy."ns.*"]`."""
+
+    suite: str = "own"
+    """The cases: `own` for those of the version."""
+    verdict: typing.Literal["not_worse", "any"] = "not_worse"
+    min_pass: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """The least share of the cases that pass."""
+    cases: Positive = 1
+    """The least number of cases."""
+    max_age_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
+    """0: evaluations do not age."""
+    outside: bool = False
+    """Whether results of other tools count, too."""
+
+
 class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a version needs before the registry publishes it: `[policy."ns.*"]`."""
 
@@ -90,8 +107,18 @@ class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The highest severity of findings without a waiver that passes."""
     licences: tuple[str, ...] = ()
     """The licences that a version and its packages may have, as SPDX or as their own words. Empty: any licence."""
-    evaluation: dict[str, Any] = {}
+    evaluation: EvaluationRules | None = None
     requires: str = ""
+
+
+class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Evaluations of versions. `runs` is the number of trials that a server process tries at the same time, while no
+    caller waits. 0: none.
+    """
+
+    runs: Natural = 2
+    on_submit: typing.Literal["none", "run"] = "run"
+    """The kinds of cases that the server evaluates when a version waits for its policy."""
 
 
 class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,7 +184,6 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time after which a run becomes a task for MCP clients that support tasks."""
 
 
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 MaybeNatural = Natural | msgspec.UnsetType
 
 

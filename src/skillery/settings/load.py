@@ -24,6 +24,7 @@ from skillery.settings.groups import (
     Backups,
     BlobLifetimes,
     DefinedTools,
+    Evals,
     Garbage,
     Imports,
     Insight,
@@ -115,6 +116,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seals: Seals = Seals()
     scan: Scan = Scan()
     policy: dict[str, PolicyRules] = {}
+    evals: Evals = Evals()
     runs: RunRecords = RunRecords()
     insight: Insight = Insight()
     limits: RunLimits = RunLimits()

@@ -41,6 +41,8 @@ from skillery.database.tables.identity import (
 from skillery.database.tables.proof import (
     advisories,
     attestations,
+    eval_trials,
+    evaluations,
     key_statements,
     recertifications,
     seal_spans,
@@ -93,6 +95,8 @@ __all__ = [
     "deletions",
     "environment_rebuilds",
     "environments",
+    "eval_trials",
+    "evaluations",
     "event_readers",
     "events",
     "example_results",

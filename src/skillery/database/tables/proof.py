@@ -1,11 +1,13 @@
-"""The tables of attestations, of the keys that sign them, of required skills, of advisories, and of seals."""
+"""The tables of attestations and their keys, of required skills, of advisories, of seals, and of evaluations."""
 
 from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -177,4 +179,65 @@ seal_spans = Table(
     Column("id", Key, primary_key=True, autoincrement=False),
     Column("server", String(64), nullable=False),
     comment="Processes whose last batch of runs is not sealed. If a process dies, another one seals its batches.",
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # Public id.
+    Column("evaluation", String(32), nullable=False),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # `own`, or the skill with the cases as name@version.
+    Column("suite", String(512), nullable=False),
+    # The SHA-256 of the cases.
+    Column("suite_digest", String(71), nullable=False),
+    # Words with blanks: run, task, trigger.
+    Column("kinds", String(64), nullable=False),
+    # The model of the agent and its prices. None: no case needs a model.
+    Column("model_json", Text, nullable=True),
+    Column("trials", Integer, nullable=False),
+    # The version with which the cases are compared.
+    Column("before_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    Column("identity", Name, nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("budget", Float, nullable=True),
+    # Why it has ended without a result.
+    Column("error", Text, nullable=True),
+    # The predicate of its attestation, and the SHA-256 of the envelope. None: it has no result, or it is not signed.
+    Column("summary_json", Text, nullable=True),
+    Column("sha256", String(64), nullable=True),
+    Column("created_at", Moment, nullable=False),
+    Column("ended_at", Moment, nullable=True),
+    UniqueConstraint("evaluation"),
+    CheckConstraint("state IN ('queued', 'running', 'done', 'stopped', 'failed', 'cancelled')", name="state"),
+    comment="Evaluations of versions.",
+)
+Index("ix_evaluations_version", evaluations.c.version_id, evaluations.c.id)
+_is_active = text("state IN ('queued', 'running')")
+Index("ix_evaluations_active", evaluations.c.id, postgresql_where=_is_active, sqlite_where=_is_active)
+
+eval_trials = Table(
+    "eval_trials",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("evaluation_id", Key, ForeignKey("evaluations.id"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("case_id", String(512), nullable=False),
+    # `with` the version, `without` it, or with the version `before`.
+    Column("arm", String(16), nullable=False),
+    Column("trial", Integer, nullable=False),
+    Column("is_done", Boolean, nullable=False),
+    # Times that a server has begun it.
+    Column("attempts", Integer, nullable=False),
+    # The result of a trial that is done, or the problem of the last attempt.
+    Column("result_json", Text, nullable=True),
+    Column("cost", Float, nullable=False),
+    # A claim of one server, as that on a webhook.
+    Column("server", String(64), nullable=True),
+    Column("holder", String(32), nullable=True),
+    Column("leased_until", Moment, nullable=True),
+    UniqueConstraint("evaluation_id", "kind", "case_id", "arm", "trial"),
+    comment="The trials of the cases of evaluations.",
 )

@@ -1,0 +1,123 @@
+"""What an evaluation says about a version: its statement, in words, and whether a policy accepts it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from skillery.audit import Actor
+from skillery.formats.wording import first_names
+from skillery.proof.statements import now
+from skillery.settings.groups import EvaluationRules
+
+Arm = Literal["with", "without", "before"]
+"""Whether the trial has the version, no skill, or the version before."""
+OWN = "own"
+"""The suite of the version itself."""
+MOST_STATED = 200
+"""The maximum number of cases that a statement names."""
+
+
+class CaseResult(msgspec.Struct, frozen=True):
+    """The results of one case: for each arm, the number of trials that passed, and the number of all trials."""
+
+    id: str
+    kind: str
+    arms: dict[str, tuple[int, int]]
+
+    def share(self, arm: str) -> float | None:
+        """Return the share of the trials of an arm that passed, or None without trials."""
+        passed, trials = self.arms.get(arm, (0, 0))
+        return passed / trials if trials else None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a run has passed with the version before, and fails now."""
+        return self.kind == "run" and self.share("before") == 1 and self.share("with") == 0
+
+
+def suite_digest(cases: object) -> str:
+    """Return the SHA-256 of the cases of a suite."""
+    return f"sha256:{hashlib.sha256(msgspec.json.encode(cases, order='sorted')).hexdigest()}"
+
+
+def case_results(trials: Iterable[tuple[str, str, str, bool]]) -> list[CaseResult]:
+    """Return the results by case. A trial is its kind, case, arm, and whether it passed."""
+    cases: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
+    for kind, case_id, arm, is_passed in trials:
+        arms = cases.setdefault((kind, case_id), {})
+        passed, number = arms.get(arm, (0, 0))
+        arms[arm] = passed + is_passed, number + 1
+    return [CaseResult(case_id, kind, arms) for (kind, case_id), arms in cases.items()]
+
+
+def evaluation_predicate(
+    by: Actor, evaluation: str, suite: Mapping[str, str], before: str | None, cases: Sequence[CaseResult]
+) -> dict[str, Any]:
+    """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
+    Cases are named, and their results are counts: no text of a run is part of the statement.
+    """
+    worse = [case.id for case in cases if case.is_worse]
+    shares = {arm: _mean(case.share(arm) for case in cases) for arm in ("with", "without", "before")}
+    return {
+        "evaluation": evaluation,
+        "executed": "server",
+        "kinds": sorted({case.kind for case in cases}),
+        "suite": dict(suite),
+        "before": before,
+        "count": len(cases),
+        "trials": max(trials for case in cases for _, trials in case.arms.values()),
+        "shares": {arm: share for arm, share in shares.items() if share is not None},
+        "verdict": "worse" if worse else "same" if before else None,
+        "worse": worse[:MOST_STATED],
+        "cases": msgspec.to_builtins(cases[:MOST_STATED]),
+        "by": by.name,
+        "kind": by.kind,
+        "at": now(),
+    }
+
+
+def _mean(shares: Iterable[float | None]) -> float | None:
+    """Return the mean over cases, so that each case counts the same, or None without trials."""
+    known = [share for share in shares if share is not None]
+    return round(sum(known) / len(known), 4) if known else None
+
+
+def evaluation_text(predicate: Mapping[str, Any]) -> str:
+    """Return the statement of an evaluation in a few words."""
+    shares = ", ".join(f"{share:.0%} {arm}" for arm, share in predicate.get("shares", {}).items())
+    verdict = predicate.get("verdict") or "nothing to compare"
+    worse = f": {first_names(predicate['worse'], 3)}" if predicate.get("worse") else ""
+    count, trials = predicate.get("count", 0), predicate.get("trials", 1)
+    number = f"{count} case{'s' * (count != 1)}{f' × {trials}' if trials > 1 else ''}"
+    outside = ["measured outside"] if predicate.get("executed") == "outside" else []
+    return " · ".join([shares, f"{verdict}{worse}", number, *outside])
+
+
+def why_not_evaluated(rules: EvaluationRules, predicate: Mapping[str, Any] | None, at: datetime | None) -> str:
+    """Return what is missing for a policy, or "" if it accepts the last evaluation of a version. `at` is the time of
+    its statement, None if it was not stored yet.
+    """
+    if predicate is None:
+        return "an evaluation" if rules.suite == OWN else f"an evaluation with the suite {rules.suite}"
+    if rules.verdict == "not_worse" and predicate["verdict"] == "worse":
+        names = f": {first_names(predicate['worse'], 3)}" if predicate["worse"] else ""
+        return f"an evaluation that is not worse than that of {predicate['before']}{names}"
+    share = predicate["shares"].get("with", 0.0)
+    if share < rules.min_pass:
+        return f"an evaluation with {rules.min_pass:.0%} of its cases passed ({share:.0%} are)"
+    if predicate["count"] < rules.cases:
+        return f"an evaluation with {rules.cases} cases (it has {predicate['count']})"
+    if rules.max_age_days and at is not None and at < datetime.now(UTC) - timedelta(days=rules.max_age_days):
+        return f"an evaluation of the last {rules.max_age_days} days"
+    return ""
+
+
+def accepted(rules: EvaluationRules, predicate: Mapping[str, Any]) -> bool:
+    """Return whether an evaluation has the suite of a policy, and was executed where the policy permits."""
+    is_permitted = predicate.get("executed") == "server" or rules.outside
+    return is_permitted and predicate.get("suite", {}).get("name") == rules.suite

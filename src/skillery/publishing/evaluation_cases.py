@@ -1,0 +1,129 @@
+"""The cases of an evaluation that need no model: the examples of a version, and those that the version before had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery.attestations.evaluations import suite_digest
+from skillery.audit import SERVER
+from skillery.backends import Identity, PublishedFile
+from skillery.database import Database
+from skillery.database.tables import RESOLVABLE, skill_versions
+from skillery.formats.examples import Example, Examples
+from skillery.formats.graders import schema_files
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.publishing.bundle_checks import BundleChecks
+from skillery.publishing.example_runs import StoredExamples, stored_examples
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
+
+READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
+"""The server as an identity that sees each version."""
+
+
+class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one trial. `problem` says why it has not passed."""
+
+    passed: bool
+    problem: str = ""
+    run_id: str = ""
+    duration_ms: float = 0.0
+
+
+class RunCase(NamedTuple):
+    """An example, and the files of its own version that it passes to a run."""
+
+    example: Example
+    inputs: tuple[PublishedFile, ...]
+
+
+class Loaded(NamedTuple):
+    """A version and the version before it, if there is one, with the cases of both, by their ids."""
+
+    row: VersionRow
+    before: VersionRow | None
+    versions: Mapping[str, StoredExamples]
+    """The version for each arm."""
+    cases: Mapping[str, RunCase]
+
+    @property
+    def suite_digest(self) -> str:
+        return suite_digest([
+            (msgspec.to_builtins(case.example, enc_hook=str), [file.path for file in case.inputs])
+            for case in self.cases.values()
+        ])  # fmt: skip
+
+
+class CaseRuns:
+    """Loads the cases of versions, and runs them."""
+
+    def __init__(self, database: Database, checks: BundleChecks) -> None:
+        self._database = database
+        self._checks = checks
+
+    async def load_new(self, row: VersionRow) -> Loaded:
+        """Return a version with its cases. The version before is the highest published one that is lower."""
+        return await self.load(row, await self._database.read(partial(find_before, row=row)))
+
+    async def load(self, row: VersionRow, before: str | None) -> Loaded:
+        """Return a version with its cases. `before` is the number of the version before."""
+        return await asyncio.to_thread(self._database.read_now, partial(self._read, row=row, number=before))
+
+    def _read(self, connection: Connection, row: VersionRow, number: str | None) -> Loaded:
+        spec = Exact(Version.parse(number)) if number else None
+        before = resolve(connection, READER, row.name, spec, manages=True) if spec else None
+        versions = {"with": self._stored(connection, row)}
+        if before is not None:
+            versions["before"] = self._stored(connection, before)
+        # An example that the version has dropped still says what its callers rely on.
+        cases: dict[str, RunCase] = {}
+        names: set[str] = set()
+        for version in versions.values():
+            files = {file.path: file for file in version.subject.files}
+            for example in version.examples.read:
+                if example.name not in names and not example.needs_permissions:
+                    paths = dict.fromkeys([*example.files, *schema_files(example.graders)])
+                    cases[example.name] = RunCase(example, tuple(files[path] for path in paths))
+            names |= {example.name for example in version.examples.read}
+        return Loaded(row, before, versions, cases)
+
+    def _stored(self, connection: Connection, row: VersionRow) -> StoredExamples:
+        version = Version.parse(row.version)
+        publication = self._checks.stored_publication(connection, READER, row.name, version)
+        return stored_examples(publication, row.kind)
+
+    async def run(self, identity: Identity, loaded: Loaded, case_id: str, arm: str) -> TrialResult:
+        """Run a case with the version of an arm. The run belongs to `identity`, and has no permissions.
+
+        Raise Busy, RateLimited or Unavailable if it cannot run now.
+        """
+        case, version = loaded.cases[case_id], loaded.versions[arm]
+        example = case.example
+        if example.tool is not None:
+            tool = version.tools.get(example.tool.name)
+            if tool is None or tool.script is None:
+                return TrialResult(False, f"the version has no tool '{example.tool.name}' with a script")
+            example = msgspec.structs.replace(example, tool=tool)
+        files = {file.path: file for file in (*version.subject.files, *case.inputs)}
+        subject = version.subject._replace(files=tuple(files.values()))
+        examples = Examples((example,), (), (None,))
+        tested = await self._checks.examples.test(identity, subject, examples, permitted=False)
+        [result] = tested.examples
+        problem = tested.findings[0].message.removeprefix(f"{example.name}: ") if tested.findings else ""
+        return TrialResult(result.status == "passed", problem, result.run_id or "", result.duration_ms or 0.0)
+
+
+def find_before(connection: Connection, row: VersionRow) -> str | None:
+    """Return the number of the highest published version that is lower than a version, or None."""
+    lower: Any = skill_versions.c.precedence < Version.parse(row.version).precedence
+    published = skill_versions.c.skill_id == row.skill_id, skill_versions.c.status.in_(RESOLVABLE), lower
+    order = skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()
+    number: str | None = connection.scalar(select(skill_versions.c.version).where(*published).order_by(*order).limit(1))
+    return number

@@ -1,0 +1,231 @@
+"""The background job of evaluations: it takes trials by lease, runs them while no caller waits, and states the result
+of evaluations whose trials have all ended.
+
+A trial has one result, and an evaluation one statement. If a server dies, another one tries its open trials again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+
+from skillery.attestations.evaluations import case_results, evaluation_predicate
+from skillery.audit import SERVER
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.database.tables import eval_trials
+from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.publishing.evaluation_cases import READER, Loaded, TrialResult
+from skillery.publishing.evaluation_rows import (
+    OpenTrial,
+    claim_trial,
+    end_evaluation,
+    end_with,
+    fail,
+    identity_of,
+    read_active,
+    read_ended,
+    read_open,
+    read_submitted,
+    read_version,
+    release_trials,
+    renew_trials,
+    store_result,
+)
+from skillery.publishing.evaluations import Evaluations
+from skillery.publishing.passing import Passing, step_if_met
+from skillery.registry.resolution import resolve
+from skillery.runs.active_run import begun_runs
+from skillery.runs.runner import Runner
+from skillery.settings.groups import Evals
+from skillery.versions.new_versions import NewVersion
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.5
+SUBMITTED_SECONDS = 2.0
+"""Seconds between two looks at versions that wait for their first evaluation."""
+RENEW_SECONDS = 10.0
+PAUSE = timedelta(seconds=5)
+"""The time until a trial that could not run is tried again, for the first time."""
+MOST_ATTEMPTS = 5
+MOST_LOADED = 4
+"""The number of evaluations whose files are kept in memory."""
+
+
+class EvaluationJobs:
+    """Carries out the evaluations of a registry, together with the other servers of its database."""
+
+    def __init__(
+        self,
+        database: Database,
+        server: str,
+        parts: Evaluations,
+        runner: Runner,
+        passing: Passing,
+        rules: Evals,
+    ) -> None:
+        self._database = database
+        self._server = server
+        self._parts = parts
+        self._runner = runner
+        self._passing = passing
+        self._rules = rules
+        self._holder = secrets.token_hex(16)
+        self._task: asyncio.Task[None] | None = None
+        self._trying: dict[asyncio.Task[None], tuple[OpenTrial, list[str]]] = {}
+        """The trials of this server, with the runs that they have begun."""
+        self._has_ended = asyncio.Event()
+        """Set when a trial has ended: the next one then begins at once."""
+        self._loaded: dict[int, Loaded] = {}
+        self._unable: set[int] = set()
+        """Versions that wait for an evaluation, and have no cases."""
+        self._looked_at = self._renewed_at = float("-inf")
+
+    async def start(self) -> None:
+        await self._database.write(partial(release_trials, of=eval_trials.c.server == self._server, attempts=0))
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop. The next server tries the trials that have not ended again."""
+        tasks = [*self._trying, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            await self._database.write(partial(release_trials, of=eval_trials.c.holder == self._holder, attempts=-1))
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_ended.wait(), POLL_SECONDS)
+            self._has_ended.clear()
+            try:
+                await self._look()
+            except SkilleryError as error:
+                log.debug("evaluations: %s", error.message)
+            except Exception:
+                log.exception("evaluations failed")
+
+    async def _look(self) -> None:
+        """Begin trials, end evaluations, and stop the runs of cancelled ones."""
+        now = time.monotonic()
+        if self._rules.on_submit != "none" and now - self._looked_at > SUBMITTED_SECONDS:
+            self._looked_at = now
+            await self._start_submitted()
+        active = await self._database.read(read_active)
+        if self._trying and now - self._renewed_at > RENEW_SECONDS:
+            self._renewed_at = now
+            await self._database.write(partial(renew_trials, holder=self._holder))
+        for task, (trial, run_ids) in list(self._trying.items()):
+            if trial.evaluation_id not in active:
+                for run_id in run_ids:
+                    await self._runner.cancellation.cancel_abandoned_run(READER, run_id)
+                task.cancel()
+        for evaluation_id in [key for key, has_open in active.items() if not has_open]:
+            try:
+                await self._finish(evaluation_id)
+            except SkilleryError as error:
+                log.warning("an evaluation cannot end yet: %s", error.message)
+        if any(active.values()):
+            for trial in await self._database.read(partial(read_open, limit=self._rules.runs)):
+                await self._begin(trial)
+
+    async def _begin(self, trial: OpenTrial) -> None:
+        """Begin a trial, if a slot is free that no caller waits for. Fail its evaluation after MOST_ATTEMPTS."""
+        if trial.attempts >= MOST_ATTEMPTS:
+            error = f"the case {trial.case_id} could not be tried: {trial.problem or 'its servers have ended'}"
+            await self._database.write(partial(fail, trial=trial, error=error))
+            return
+        claim = partial(claim_trial, trial=trial, server=self._server, holder=self._holder)
+        has_room = len(self._trying) < self._rules.runs and self._runner.has_room
+        if has_room and await self._database.write(claim):
+            run_ids: list[str] = []
+            task = asyncio.create_task(self._try(trial, run_ids))
+            self._trying[task] = trial, run_ids
+            task.add_done_callback(self._tried)
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        del self._trying[task]
+        self._has_ended.set()
+
+    async def _try(self, trial: OpenTrial, run_ids: list[str]) -> None:
+        begun_runs.set(run_ids)
+        try:
+            loaded = await self._load(trial.evaluation_id)
+            result = await self._parts.cases.run(trial.by, loaded, trial.case_id, trial.arm)
+            await self._database.write(partial(store_result, trial=trial, holder=self._holder, result=result))
+        except Exception as error:
+            is_expected = isinstance(error, SkilleryError)
+            log.log(logging.DEBUG if is_expected else logging.ERROR, "the trial %s of %s failed", trial.case_id,
+                    trial.evaluation, exc_info=not is_expected)  # fmt: skip
+            # A server that has much to do is no reason to fail.
+            attempts = -1 if isinstance(error, Busy) else 0
+            of = (eval_trials.c.id == trial.id) & (eval_trials.c.holder == self._holder)
+            pause = PAUSE * max(1, trial.attempts**2)
+            problem = TrialResult(False, error.message if isinstance(error, SkilleryError) else "the server failed")
+            await self._database.write(partial(release_trials, of=of, attempts=attempts, pause=pause, problem=problem))
+
+    async def _load(self, evaluation_id: int) -> Loaded:
+        """Return the versions and cases of an evaluation."""
+        if evaluation_id not in self._loaded:
+            version = await self._database.read(partial(read_version, evaluation_id=evaluation_id))
+            loaded = await self._parts.cases.load(*version)
+            while len(self._loaded) >= MOST_LOADED:
+                self._loaded.pop(next(iter(self._loaded)))
+            self._loaded[evaluation_id] = loaded
+        return self._loaded[evaluation_id]
+
+    # -- The end of an evaluation --------------------------------------------------------------------------------------
+
+    async def _finish(self, evaluation_id: int) -> None:
+        """Sign and store the result of an evaluation, and publish its version if it meets its policy then."""
+        evaluation, results = await self._database.read(partial(read_ended, evaluation_id=evaluation_id))
+        by = identity_of(evaluation)
+        name, version = evaluation.name, Version.parse(evaluation.version)
+        cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
+        suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
+        predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases)
+        about = (by, name, evaluation.version, evaluation.digest)
+        statements = await self._passing.signing.attest(*about, {"evaluation": predicate})
+        end = partial(end_with, evaluation_id=evaluation_id, predicate=predicate, statements=statements)
+        waits = partial(self._passing.waiting, identity=READER, name=name, version=version)
+        try:
+            if await self._database.read(waits) is None:
+                await self._database.write(partial(end, evaluation=evaluation, inserts=True))
+                return
+
+            def store(connection: Connection, *, meets: bool) -> NewVersion:
+                end(connection, evaluation=evaluation, inserts=False)
+                return step_if_met(connection, READER, name, version, meets=meets)
+
+            await self._passing.settle(READER, name, version, statements, store)
+        except NotFound as error:
+            fail = partial(end_evaluation, evaluation_id=evaluation_id, state="failed", error=error.message)
+            await self._database.write(fail)
+        finally:
+            self._loaded.pop(evaluation_id, None)
+
+    async def _start_submitted(self) -> None:
+        """Start the first evaluation of each version that needs it to meet its policy, for its publisher."""
+        patterns = [policy.name for policy in self._passing.policies.named if "evaluation" in policy.rules.needs]
+        if not patterns:
+            return
+        for version_id, name, number in await self._database.read(partial(read_submitted, patterns=patterns)):
+            if version_id in self._unable or "evaluation" not in self._passing.policies.of(name).rules.needs:
+                continue
+            find = partial(resolve, identity=READER, name=name, spec=Exact(Version.parse(number)), manages=True)
+            row = await self._database.read(find)
+            try:
+                await self._parts.start(Identity(row.publisher, row.publisher_kind), row, SERVER)
+            except (InvalidParams, Conflict) as error:
+                self._unable.add(version_id)
+                log.info("%s@%s is not evaluated: %s", name, number, error.message)

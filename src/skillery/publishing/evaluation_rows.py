@@ -1,0 +1,213 @@
+"""The rows of evaluations and of their trials: queries, leases, and results. Evaluations are locked before trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select, true, update
+
+from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
+from skillery.backends import Identity
+from skillery.database.registry import lock_skill_row
+from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
+from skillery.errors import Conflict, EvaluationNotFound
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.formats.wording import quoted
+from skillery.publishing.evaluation_cases import READER, TrialResult
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
+from skillery.webhooks.queue import LEASE, database_now
+
+State = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
+ACTIVE = ("queued", "running")
+MOST_SUBMITTED = 100
+_before = skill_versions.alias()
+_trials = select(func.count()).select_from(eval_trials).where(eval_trials.c.evaluation_id == evaluations.c.id)
+
+
+class OpenTrial(NamedTuple):
+    """A trial that no server tries now."""
+
+    id: int
+    evaluation: str
+    evaluation_id: int
+    case_id: str
+    arm: str
+    attempts: int
+    problem: str
+    by: Identity
+
+
+def select_evaluations() -> Select[Any]:
+    """Return the query of evaluations with their versions and the numbers of their trials."""
+    signed = and_(attestations.c.sha256 == evaluations.c.sha256, attestations.c.version_id == evaluations.c.version_id)
+    joined = (
+        evaluations.join(skill_versions, skill_versions.c.id == evaluations.c.version_id)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .outerjoin(_before, _before.c.id == evaluations.c.before_id)
+        .outerjoin(attestations, signed)
+    )
+    version = skills.c.name, skill_versions.c.version, skill_versions.c.status, skill_versions.c.digest
+    ended = _trials.where(eval_trials.c.is_done)
+    counts = _trials.scalar_subquery().label("all"), ended.scalar_subquery().label("done")
+    more = _before.c.version.label("before"), attestations.c.attestation, *counts
+    return select(evaluations, *version, *more).select_from(joined)
+
+
+def find_evaluation(connection: Connection, evaluation: str | int) -> Row[Any]:
+    """Return the row of an evaluation, by its public id or the id of its row. Raise EvaluationNotFound if there is
+    none.
+    """
+    column = evaluations.c.evaluation if isinstance(evaluation, str) else evaluations.c.id
+    row = connection.execute(select_evaluations().where(column == evaluation)).one_or_none()
+    if row is None:
+        raise not_found(str(evaluation))
+    return row
+
+
+def not_found(evaluation: str) -> EvaluationNotFound:
+    hint = "list_evaluations shows the evaluations of a skill."
+    return EvaluationNotFound(f"there is no evaluation {quoted(evaluation)}", hint=hint)
+
+
+def read_results(connection: Connection, evaluation_id: int) -> list[tuple[str, str, str, TrialResult]]:
+    """Return the kind, case, arm and result of each trial that has ended, in the order of the cases."""
+    of_evaluation = eval_trials.c.evaluation_id == evaluation_id, eval_trials.c.is_done
+    rows = connection.execute(select(eval_trials).where(*of_evaluation).order_by(eval_trials.c.id))
+    return [(row.kind, row.case_id, row.arm, msgspec.json.decode(row.result_json, type=TrialResult)) for row in rows]
+
+
+def end_evaluation(connection: Connection, evaluation_id: int, state: State, error: str = "", **values: object) -> bool:
+    """End an evaluation that has not ended. Return False if it has ended."""
+    active = evaluations.c.id == evaluation_id, evaluations.c.state.in_(ACTIVE)
+    values |= {"state": state, "error": error or None, "ended_at": datetime.now(UTC)}
+    return connection.execute(update(evaluations).where(*active).values(values)).rowcount > 0
+
+
+# -- Trials ----------------------------------------------------------------------------------------------------------
+
+
+def identity_of(row: Any) -> Identity:
+    return Identity(row.identity, row.identity_kind)
+
+
+def _is_free(now: datetime) -> ColumnElement[bool]:
+    return or_(eval_trials.c.leased_until.is_(None), eval_trials.c.leased_until < now)
+
+
+def read_active(connection: Connection) -> dict[int, bool]:
+    """Return the evaluations that have not ended, and whether they have trials that have not ended."""
+    has_open = exists().where(eval_trials.c.evaluation_id == evaluations.c.id, ~eval_trials.c.is_done)
+    active = select(evaluations.c.id, has_open).where(evaluations.c.state.in_(ACTIVE)).order_by(evaluations.c.id)
+    return {evaluation_id: bool(is_open) for evaluation_id, is_open in connection.execute(active).all()}
+
+
+def read_open(connection: Connection, limit: int) -> list[OpenTrial]:
+    """Return the first trials that no server tries now."""
+    free = evaluations.c.state.in_(ACTIVE), ~eval_trials.c.is_done, _is_free(database_now(connection))
+    columns = evaluations.c.evaluation, evaluations.c.identity, evaluations.c.identity_kind
+    joined = eval_trials.join(evaluations, evaluations.c.id == eval_trials.c.evaluation_id)
+    rows = connection.execute(
+        select(eval_trials, *columns).select_from(joined).where(*free).order_by(eval_trials.c.id).limit(limit)
+    )
+    return [
+        OpenTrial(
+            row.id,
+            row.evaluation,
+            row.evaluation_id,
+            row.case_id,
+            row.arm,
+            row.attempts,
+            msgspec.json.decode(row.result_json, type=TrialResult).problem if row.result_json else "",
+            identity_of(row),
+        )
+        for row in rows
+    ]
+
+
+def claim_trial(connection: Connection, trial: OpenTrial, server: str, holder: str) -> bool:
+    """Take a trial for a server. Return False if another server was faster, or the evaluation has ended."""
+    active = evaluations.c.id == trial.evaluation_id, evaluations.c.state.in_(ACTIVE)
+    if not connection.execute(update(evaluations).where(*active).values(state="running")).rowcount:
+        return False
+    now = database_now(connection)
+    free = update(eval_trials).where(eval_trials.c.id == trial.id, ~eval_trials.c.is_done, _is_free(now))
+    lease = {"server": server, "holder": holder, "leased_until": now + LEASE, "attempts": eval_trials.c.attempts + 1}
+    return connection.execute(free.values(lease)).rowcount > 0
+
+
+def renew_trials(connection: Connection, holder: str) -> None:
+    own = update(eval_trials).where(eval_trials.c.holder == holder, ~eval_trials.c.is_done)
+    connection.execute(own.values(leased_until=database_now(connection) + LEASE))
+
+
+def release_trials(
+    connection: Connection,
+    of: ColumnElement[bool],
+    attempts: int,
+    pause: timedelta | None = None,
+    problem: TrialResult | None = None,
+) -> None:
+    """Give back trials that have not ended. No server tries them again before the `pause` is over."""
+    values: dict[str, Any] = {"server": None, "holder": None, "attempts": eval_trials.c.attempts + attempts}
+    values["leased_until"] = database_now(connection) + pause if pause else None
+    if problem is not None:
+        values["result_json"] = msgspec.json.encode(problem).decode()
+    connection.execute(update(eval_trials).where(of, ~eval_trials.c.is_done).values(values))
+
+
+def store_result(connection: Connection, trial: OpenTrial, holder: str, result: TrialResult) -> None:
+    """Store the result of a trial. Do nothing if the lease was lost: another server tries it then."""
+    own = eval_trials.c.id == trial.id, eval_trials.c.holder == holder, ~eval_trials.c.is_done
+    values = {"is_done": True, "result_json": msgspec.json.encode(result).decode(), "leased_until": None}
+    connection.execute(update(eval_trials).where(*own).values(**values, server=None, holder=None))
+
+
+def fail(connection: Connection, trial: OpenTrial, error: str) -> None:
+    end_evaluation(connection, trial.evaluation_id, "failed", error)
+
+
+def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow, str | None]:
+    evaluation = find_evaluation(connection, evaluation_id)
+    spec = Exact(Version.parse(evaluation.version))
+    return resolve(connection, READER, evaluation.name, spec, manages=True), evaluation.before
+
+
+def read_ended(connection: Connection, evaluation_id: int) -> tuple[Row[Any], list[tuple[str, str, str, TrialResult]]]:
+    return find_evaluation(connection, evaluation_id), read_results(connection, evaluation_id)
+
+
+def end_with(
+    connection: Connection,
+    evaluation_id: int,
+    predicate: dict[str, Any],
+    statements: Sequence[SignedStatement],
+    evaluation: Row[Any],
+    *,
+    inserts: bool,
+) -> None:
+    """End an evaluation with its result. Raise Conflict if it has ended: then its statement is not stored."""
+    lock_skill_row(connection, evaluation.name)
+    summary, sha256 = msgspec.json.encode(predicate).decode(), sha256_of(statements[0].envelope) if statements else None
+    if not end_evaluation(connection, evaluation_id, "done", summary_json=summary, sha256=sha256):
+        raise Conflict(f"{evaluation.evaluation} has ended")
+    if inserts:
+        insert_attestations(connection, evaluation.version_id, evaluation.digest, statements)
+
+
+def read_submitted(connection: Connection, patterns: Sequence[str]) -> list[Any]:
+    """Return the id, name and number of versions in review that were never evaluated, of the skills of the patterns."""
+    covered = [
+        true() if pattern == "*" else skills.c.name.startswith(pattern.removesuffix("*"), autoescape=True)
+        for pattern in patterns
+    ]
+    is_evaluated = exists().where(evaluations.c.version_id == skill_versions.c.id)
+    waiting = select(skill_versions.c.id, skills.c.name, skill_versions.c.version).join(
+        skills, skills.c.id == skill_versions.c.skill_id
+    )
+    waiting = waiting.where(skill_versions.c.status == "in_review", or_(*covered), ~is_evaluated)
+    return list(connection.execute(waiting.order_by(skill_versions.c.id.desc()).limit(MOST_SUBMITTED)))
