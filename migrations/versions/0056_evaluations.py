@@ -1,6 +1,6 @@
 """evaluations of versions, and their trials
 
-Revision: 0056, after 0054
+Revision: 0056, after 0055
 """
 
 from __future__ import annotations
