@@ -120,6 +120,10 @@ def test_locks_and_installations_have_the_required_skills(sqlite_rpc: Rpc, new_n
     assert len(rpc("resolve_skills", skills=[top + "@1"], required=False)["lock"]) == 1
     assert "two versions" in rpc.error("resolve_skills", skills=[f"{top}@1", f"{base}@1.1"])["message"]
 
+    page = rpc.http.get(f"/s/{top}@1.0.0").text
+    assert f">{base} 1.0.0</a>" in page
+    assert f"{base} 1.0.0 (~1.0)" in cli("describe", f"{top}@1.0.0").out
+
     lock, folder = str(tmp_path / "skillery.lock"), str(tmp_path / "skills")
     assert cli("lock", f"{top}@1.0.0", "-o", lock).code == 0
     assert cli("install", folder, "--locked", "--file", lock).code == 0

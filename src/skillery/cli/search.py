@@ -34,7 +34,7 @@ FIRST = (
     "verified",
 )
 """Fields at the top of the page, in this order."""
-BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions", "provenance"}
+BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions", "provenance", "requires"}
 ELSEWHERE = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
 
 
@@ -79,6 +79,8 @@ def _fields(skill: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "examples", facts["examples"] if is_full else "; ".join(map(_title, facts["examples"]))
     if facts.get("usage", {}).get("runs"):
         yield "usage", facts["usage"]
+    if skill.get("requires"):
+        yield "requires", "\n".join(map(_required, skill["requires"])) + "\n"
     if facts.get("lock"):
         yield from _lock(facts["lock"])
     yield "digest", facts["digest"]
@@ -105,6 +107,15 @@ def _input(values: Mapping[str, Any]) -> tuple[str, str]:
     notes += [f"default {as_json(values['default'], indent=-1)}"] if "default" in values else []
     notes_text = f" ({'; '.join(notes)})" if notes else ""
     return str(values.get("type", "any")), _one_line(f"{values.get('description', '')}{notes_text}")
+
+
+def _required(version: Mapping[str, Any]) -> str:
+    """Return the line of a required version: the range, the status if it is withdrawn, and what its calls may use."""
+    notes = [version["range"]] if version["range"] else []
+    notes += [] if version["status"] in ("published", "deprecated") else [version["status"]]
+    used = ", ".join((*version["network"], *version["secrets"]))
+    notes += [f"called, may use {used}"] if used else []
+    return f"{version['name']} {version['version']} ({'; '.join(notes)})".removesuffix(" ()")
 
 
 def _title(example: Any) -> str:
