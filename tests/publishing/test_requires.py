@@ -129,7 +129,13 @@ def test_locks_and_installations_have_the_required_skills(sqlite_rpc: Rpc, new_n
     assert cli("install", folder, "--locked", "--file", lock).code == 0
     assert (tmp_path / "skills" / base / "SKILL.md").exists()
     archive = str(tmp_path / "skills.tar.gz")
-    assert "2 skills" in cli("export", archive, f"{top}@1.0.0").out
+    middle = f"{new_name}.another"
+    rpc("create_skill", **skill(middle, code=calling(top), skills={top: "1.0.0"}))
+    assert "3 skills" in cli("export", archive, middle).out
+    home = str(tmp_path / "home")
+    imported = skillery("import", archive, "--namespace", new_name, SKILLERY_HOME=home)
+    assert imported.code == 0, imported
+    assert 'output: [["base 1.0.0"]]' in skillery("run", middle, SKILLERY_HOME=home).out
     assert f"removed {base}" in cli("install", folder, top).err
     assert cli("install", folder, base).code == 0
     assert cli("install", folder, f"{top}@1.0.0").code == 0

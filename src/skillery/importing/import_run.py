@@ -7,10 +7,13 @@ same time. Therefore only these few are in memory, even if the archive contains 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -19,14 +22,16 @@ from skillery.context.threads import IMPORTS
 from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
 from skillery.formats.repairs import Repair
+from skillery.formats.skill_toml import MAX_BYTES, toml_manifest
 from skillery.importing.aliases import Removed, find_imported, mark_absent, note_removed
-from skillery.importing.entries import shown
+from skillery.importing.entries import Archive, shown
 from skillery.importing.finder import Finder, LocatedSkill, Merged
 from skillery.importing.free_names import Alias
 from skillery.importing.identity import UPLOADS, Aliases, tree_path
 from skillery.importing.preparation import PreparedSkill, SkillReader
 from skillery.importing.publication import ImportOptions, SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
+from skillery.importing.roots import SKILL_TOML
 from skillery.importing.skill_names import NamedSkill, Naming
 from skillery.publishing.publisher import Publisher
 
@@ -36,6 +41,35 @@ AT_ONCE_BYTES = 32 * 1024 * 1024
 """If the files of these skills have more bytes than this together, no further skill is read."""
 VERSIONS = "(a version of it)"
 """The path in the alias of versions that are uploaded for a named skill. No skill can have this path."""
+
+
+def required_first(archive: Archive, roots: list[str]) -> tuple[list[str], frozenset[str]]:
+    """Return the roots, each after those of the skills that its skill.toml requires, and the names of all required
+    skills. Blocking.
+    """
+    tomls = {entry.path: entry for entry in archive.entries if entry.path.rpartition("/")[2] == SKILL_TOML}
+    requires, names = dict[str, Collection[str]](), dict[str, str]()
+    for root in roots:
+        entry = tomls.get(f"{root}/{SKILL_TOML}".lstrip("/"))
+        with suppress(SkilleryError, OSError):  # the import of the skill reports the problem
+            manifest = toml_manifest(archive.read(entry)) if entry and entry.size <= MAX_BYTES else {}
+            names[root] = str(manifest.get("name"))
+            requires[names[root]] = _required_by(manifest)
+    required = frozenset(itertools.chain.from_iterable(requires.values()))
+    if not required & requires.keys():
+        return roots, frozenset()
+    depths = dict[str, int]()
+    with suppress(CycleError):  # publishing refuses these skills
+        for name in TopologicalSorter(requires).static_order():
+            depths[name] = 1 + max((depths[each] for each in requires.get(name, ())), default=0)
+    return sorted(roots, key=lambda root: depths.get(names.get(root, ""), 0)), required
+
+
+def _required_by(manifest: Mapping[str, Any] | None) -> Collection[str]:
+    """Return the names of the skills that a manifest requires. Its values may have any type."""
+    table = (manifest or {}).get("requires")
+    skills = table.get("skills") if isinstance(table, Mapping) else None
+    return skills.keys() if isinstance(skills, Mapping) else ()
 
 
 class _ReadSkill(NamedTuple):
@@ -57,7 +91,12 @@ class ImportRun:
         finder: Finder,
         skill_reader: SkillReader,
         aliases: Aliases,
+        required: Collection[str] = (),
     ) -> None:
+        """`required` are the names of skills that other skills of the import require."""
+        self._required = required
+        self._tasks: dict[str, asyncio.Task[SkillReport]] = {}
+        """The tasks that publish the required skills, by name."""
         self._database = database
         self._identity = identity
         self._options = options
@@ -158,6 +197,8 @@ class ImportRun:
             prepared = _with_path_in_alias(prepared, first)
         self._kept_paths.add(self._aliases.alias_of(prepared.located.root, prepared.key).path)
         task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
+        if prepared.stated in self._required:
+            self._tasks[prepared.stated] = task
         # Let the task start now, because reading the next skill takes time.
         await asyncio.sleep(0)
         return task
@@ -188,6 +229,9 @@ class ImportRun:
         try:
             if isinstance(named, SkilleryError):
                 raise named
+            # They have begun before: `required_first`.
+            if tasks := [self._tasks[name] for name in _required_by(prepared.manifest) if name in self._tasks]:
+                await asyncio.wait(tasks)
             return await self._publication.import_skill(prepared, named)
         except Exception as error:  # noqa: BLE001 - as above
             is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)

@@ -26,7 +26,7 @@ from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits
 from skillery.importing.finder import Finder, FoundSkills
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases
-from skillery.importing.import_run import ImportRun
+from skillery.importing.import_run import ImportRun, required_first
 from skillery.importing.preparation import SkillReader
 from skillery.importing.publication import ImportOptions
 from skillery.importing.reports import Begun, SkillReport, Summary
@@ -128,10 +128,10 @@ class Importer:
                 options.commit_dates,
             )
             aliases = await self._aliases(identity, options, located.roots, finder, skill_reader)
-            roots = aliases.known_first(located.roots)
+            roots, required = await IMPORTS.run(required_first, archive, aliases.known_first(located.roots))
             skills = len(located.roots) + len(located.merged)
             yield Begun(skills, located.left_out, located.other_files, len(located.merged), located.searched)
-            run = ImportRun(self._database, self._publisher, identity, options, finder, skill_reader, aliases)
+            run = ImportRun(self._database, self._publisher, identity, options, finder, skill_reader, aliases, required)
             reports = run.reports(roots, located.merged)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
