@@ -44,7 +44,12 @@ def test_files_of_this_repository_fit_their_schemas() -> None:
 
 def test_the_schema_of_skill_toml_knows_exactly_the_keys_of_its_reader() -> None:
     schema = schema_of_file("skill.toml")
-    tables = {"": "SkillToml", "runtime": "RuntimeTable", "permissions": "PermissionsTable"}
+    tables = {
+        "": "SkillToml",
+        "runtime": "RuntimeTable",
+        "permissions": "PermissionsTable",
+        "requires": "RequiresTable",
+    }
     for table, struct in tables.items():
         for key in schema["$defs"][struct]["properties"]:
             given = {**LEAST, table: {key: 1}} if table else {**LEAST, key: 1}

@@ -92,6 +92,18 @@ class PermissionsTable(msgspec.Struct):
     ) = UNSET
 
 
+class RequiresTable(msgspec.Struct):
+    """Other skills that the code imports."""
+
+    skills: (
+        Annotated[
+            dict[str, Annotated[str, Meta(max_length=manifest_tables.LONGEST_RANGE)]],
+            Meta(max_length=manifest_tables.MOST_REQUIRED, description='Ranges of versions by name, e.g. "^1.2"'),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
 class ExampleTable(msgspec.Struct):
     """A run with its expected result. Publishing executes it as a test."""
 
@@ -133,6 +145,7 @@ class SkillToml(msgspec.Struct):
     runtime: RuntimeTable | UnsetType = UNSET
     inputs: Annotated[dict[str, InputTable | str], Meta(description="The arguments, by name")] | UnsetType = UNSET
     permissions: PermissionsTable | UnsetType = UNSET
+    requires: RequiresTable | UnsetType = UNSET
     examples: Annotated[list[ExampleTable], Meta(max_length=examples.MAX_EXAMPLES)] | UnsetType = UNSET
     tool_examples: Annotated[list[ToolExampleTable], Meta(max_length=examples.MAX_EXAMPLES)] | UnsetType = UNSET
 

@@ -22,7 +22,7 @@ from skillery.formats.wording import did_you_mean, printable, quoted
 MAX_TIMEOUT_MS = 3_600_000
 MOST_REQUIRED = 64
 """The maximum number of skills that a skill requires, directly and indirectly."""
-_LONGEST_RANGE = 200
+LONGEST_RANGE = 200
 _RUNTIME_KEYS = (
     "language",
     "entrypoint",
@@ -290,7 +290,7 @@ class TableReader(Shapes):
 
     def required(self, name: str, spec: object) -> str:
         where = join("requires.skills", name)
-        if not isinstance(spec, str) or len(spec) > _LONGEST_RANGE:
+        if not isinstance(spec, str) or len(spec) > LONGEST_RANGE:
             example = f"a range of versions; write the name in quotes: {quoted(name)} = '^1.2'"
             self.problem(where, f"is {shown(spec)}, expected {example}")
             return ""

@@ -16,6 +16,7 @@ from skillery.formats.bundle import Bundle, BundleFile, SourceFile
 from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.imports import may_import_relatively, missing_target
 from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.names import import_name
 from skillery.formats.python_source import Signature
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
@@ -134,6 +135,10 @@ def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Seq
     if module.startswith(f"{own_package}."):
         text = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
         return _finding(runtime, report, "error", text)
+    if any(f"{module}.".startswith(f"{import_name(name)}.") for name in manifest.requires):
+        return _finding(
+            runtime, report, "warning", f"imports {quoted(module)} of a required skill, which this check lacks"
+        )
     if module.split(".")[0] == "skills":
         text = f"imports {quoted(module)}: add its skill to [requires.skills], or use run_code that mounts both skills"
         return _finding(runtime, report, "warning", text)
