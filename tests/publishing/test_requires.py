@@ -85,9 +85,9 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     first = rpc("list_dependents", name=base, limit=3)
     following = rpc("list_dependents", name=base, cursor=first["next_cursor"])
     assert [(each["name"], each["requires"]) for each in (*first["dependents"], *following["dependents"])] == [
-        (top, "1.0.0"),
         (top, "1.1.0"),
         (middle, "1.1.0"),
+        (top, "1.0.0"),
         (mail, "1.0.0"),
     ]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, exists, func, select
 
 from skillery.backends import Identity
 from skillery.database.registry import Registry
@@ -36,11 +36,21 @@ _DEPENDENTS = (
         skill_versions.c.publisher,
         _required.c.version.label("requires"),
         version_closure.c.depth,
+        version_closure.c.depends_on_id,
     )
     .join_from(version_closure, skill_versions, skill_versions.c.id == version_closure.c.version_id)
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .join(_required, _required.c.id == version_closure.c.depends_on_id)
     .order_by(version_closure.c.version_id.desc())
+)
+
+# The dependents of each version are one range of the index, in order: a skill may have a million of them.
+_REQUIRED = (
+    select(_required.c.id)
+    .where(
+        _required.c.skill_id == bindparam("skill_id"), exists().where(version_closure.c.depends_on_id == _required.c.id)
+    )
+    .order_by(_required.c.id.desc())
 )
 
 
@@ -57,7 +67,7 @@ class Dependent(msgspec.Struct, frozen=True):
 
 
 class DependentsPage(msgspec.Struct, frozen=True):
-    """A page of dependents, the most recently created first."""
+    """A page of dependents: those of the newest required version first, each most recently created first."""
 
     dependents: list[Dependent]
     next_cursor: NextCursor
@@ -82,20 +92,22 @@ def read_dependents(
         skill_id = find_skill(connection, identity, name)
         if skill_id is None:
             raise skill_not_found(connection, identity, name)
-        where = [_required.c.skill_id == skill_id]
+        required_ids = list(connection.scalars(_REQUIRED, {"skill_id": skill_id}))
     else:
-        where = [version_closure.c.depends_on_id == resolve(connection, identity, name, spec, manages=True).version_id]
-    view = view_of(identity)
-    if view is not None:
-        where += [sees_each(view, skills, skills.c.id), seen_version(view)]
+        required_ids = [resolve(connection, identity, name, spec, manages=True).version_id]
     bound_to = ("list_dependents", identity.name, name, str(spec))
-    if cursor:
-        [after] = read_cursor(key, bound_to, cursor, 1)
-        where.append(version_closure.c.version_id < int(after))
-    rows = connection.execute(_DEPENDENTS.where(*where).limit(limit + 1), parameters(identity)).all()
+    last = tuple(map(int, read_cursor(key, bound_to, cursor, 2))) if cursor else (max(required_ids, default=0) + 1, 0)
+    view, rows = view_of(identity), list[Any]()
+    where = [sees_each(view, skills, skills.c.id), seen_version(view)] if view is not None else []
+    for required_id in required_ids:
+        after = [version_closure.c.version_id < last[1]] if required_id == last[0] else []
+        if required_id <= last[0] and len(rows) <= limit:
+            of_version = version_closure.c.depends_on_id == required_id, *after, *where
+            statement = _DEPENDENTS.where(*of_version).limit(limit + 1 - len(rows))
+            rows += connection.execute(statement, parameters(identity)).all()
     page = rows[:limit]
-    next_cursor = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
-    return DependentsPage(_with_uses(connection, name, page), next_cursor)
+    position = (str(page[-1].depends_on_id), str(page[-1].id)) if len(rows) > limit else None
+    return DependentsPage(_with_uses(connection, name, page), position and make_cursor(key, bound_to, position))
 
 
 def _with_uses(connection: Connection, name: str, page: Sequence[Any]) -> list[Dependent]:
