@@ -987,7 +987,7 @@ class Dependent(TypedDict):
 
 
 class DependentsPage(TypedDict):
-    """A page of dependents, the most recently created first."""
+    """A page of dependents: those of the newest required version first, each most recently created first."""
 
     dependents: list[Dependent]
     next_cursor: str | None
