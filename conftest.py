@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,15 @@ pytest_plugins = [
     f"tests.support.{name}" for name in ("parallel", "chromium", "forms", "durations", "postgres_statements")
 ]
 
-# The speed of an example, and of making it, is not part of a test: it depends on the machine.
-settings.register_profile("skillery", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The speed of an example, and of making it, is not part of a test: it depends on the machine. Each run has the same
+# examples, so that a change is not refused for an earlier bug. `make fuzz` looks for further ones.
+settings.register_profile(
+    "skillery",
+    settings(),
+    deadline=None,
+    derandomize="SKILLERY_FUZZ_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("skillery")
 
 
