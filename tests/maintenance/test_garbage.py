@@ -174,6 +174,7 @@ def test_contents_go_with_the_last_that_has_them(swept: Server, ada: Caller, new
 
 
 def test_small_contents_go_too(ada: Caller) -> None:
+    sweep(ada)
     blob_id = put(ada, os.urandom(1000))
     ada("delete_blob", blob_id=blob_id)
 
@@ -194,6 +195,7 @@ def test_sweep_deletes_unreferenced_contents_and_keeps_other_files(swept: Server
 
 
 def test_cached_files_go_when_no_run_has_used_them_for_long(swept: Server, ada: Caller, new_name: str) -> None:
+    sweep(ada)
     name = f"{new_name}.cached"
     ada.create(name)
     blob_id = put(ada, f"small {new_name}")

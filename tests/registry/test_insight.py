@@ -191,7 +191,8 @@ def test_commands_show_activity_failures_reach_and_searches(tokens_sqlite: Serve
     assert rows("activity", "--callers")[1][:5] == [new_name, "1", "0", "1", "1"]
     assert rows("failures")[1][:5] == [f"{new_name}.bad", "ValueError", "1", "1", "1.0.0"]
     assert rows("reach", "--all")[1] == [f"{new_name}.bad", "host", "https://x.example", "-", "0", "0", "-"]
-    assert rows("searches") == []  # one caller is not enough for publishers
+    # One caller is not enough for publishers. Callers of other cases may search for the same words.
+    assert [row for row in rows("searches") if new_name in row[0]] == []
     answer = skillery("insight", "reach", "--json", "--url", tokens_sqlite.url, SKILLERY_TOKEN=token).json
     assert answer["skills"][0]["reach"][0]["declared"] is True
 
@@ -201,6 +202,7 @@ def test_commands_show_activity_failures_reach_and_searches(tokens_sqlite: Serve
 
 @pytest.mark.full
 def test_reach_lists_declared_and_refused_hosts_and_secrets(org: Server, new_name: str) -> None:
+    await_early_day()
     owner = publisher_of(org.url, "olga", new_name)
     name, secret = f"{new_name}.fetch", f"{new_name.upper()}_KEY"
     owner.create(name, code=CONNECTS, permissions={"network": ["https://allowed.example.com"]})

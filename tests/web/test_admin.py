@@ -15,7 +15,7 @@ import pytest
 
 from skillery.methods.table import METHODS
 from tests.cli.test_cli import skillery
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, manifest, publisher
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, squeezed
 from tests.support.processes import eventually
@@ -298,7 +298,10 @@ def flipped(head: str) -> str:
 def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str) -> None:
     token = token_of(tokens_server, new_name, "admin")
     Rpc(tokens_server.url, token)("create_blob", content="x" * 2000, kind="text/plain")
-    publisher(Rpc(tokens_server.url, token))(f"{new_name}.greet")
+    # The page shows only the largest namespaces.
+    files = [{"path": "resources/large.txt", "content": "x" * 5_000_000}]
+    made = manifest(f"{new_name}.large", kind="instruction")
+    Rpc(tokens_server.url, token)("create_skill", manifest=made, skill_md="# Large\n", files=files)
     admin = Browser(tokens_server.url, **HTML)
     admin.sign_in(token)
 
