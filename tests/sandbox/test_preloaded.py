@@ -260,9 +260,10 @@ async def test_least_recently_used_environment_zygote_is_replaced(tmp_path: Path
 
 
 async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
+    others = frozenset(processes.children(os.getpid()))
     async with running(tmp_path, environment_idle_seconds=1) as trial:
         mount = trial.packages({"counts.py": COUNTS})
-        before = len(descendants(os.getpid()))
+        before = len(descendants(os.getpid(), others))
         code = "import time, counts\ndef main(args): time.sleep(2); return counts.PID"
 
         async def outlasts_the_idle_time() -> bool:
@@ -273,7 +274,7 @@ async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
 
         await eventually_async(outlasts_the_idle_time)
         await eventually_async(lambda: not kept(trial))
-        await eventually_async(lambda: len(descendants(os.getpid())) <= before)
+        await eventually_async(lambda: len(descendants(os.getpid(), others)) <= before)
         await trial.is_well()
 
 
@@ -315,14 +316,15 @@ async def test_replacing_zygote_loses_no_run_being_forked(tmp_path: Path) -> Non
 
 
 async def test_killed_environment_zygote_fails_only_its_runs(tmp_path: Path) -> None:
+    others = frozenset(processes.children(os.getpid()))
     async with running(tmp_path) as trial:
-        before = descendants(os.getpid())
+        before = descendants(os.getpid(), others)
         mount = trial.packages({"counts.py": COUNTS})
         await imported(trial, mount, "counts")
         sleeps = "import runtime, time, counts\ndef main(args): runtime.blobs.write_text('x'); time.sleep(1e6)"
         run = asyncio.ensure_future(trial.code(sleeps, packages=(mount,), preload=("counts",)))
         await eventually_async(lambda: trial.host.blobs)
-        mine = descendants(os.getpid()) - before
+        mine = descendants(os.getpid(), others) - before
         assert len(mine) >= 5
         for pid in sorted(mine):
             with contextlib.suppress(ProcessLookupError):  # the process has ended together with another one
@@ -330,7 +332,7 @@ async def test_killed_environment_zygote_fails_only_its_runs(tmp_path: Path) -> 
         outcome = await run
         assert outcome.failure is not None
         # A process that is still dying could take the next run: its code may have started, so the run is not repeated.
-        await eventually_async(lambda: not mine & descendants(os.getpid()))
+        await eventually_async(lambda: not mine & descendants(os.getpid(), others))
         for _ in range(3):  # not preloaded
             assert not await trial.value(IS_WARM, packages=(mount,), preload=("counts",))
         assert kept(trial)["counts"].state == "failed"

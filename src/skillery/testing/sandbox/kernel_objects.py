@@ -79,7 +79,7 @@ def main(args):
     for child in ends: os.kill(child, 9)
     return 'done'
 """
-ATTEMPTS = 3
+ATTEMPTS = 6
 LOOKS, LOOK_SECONDS = 500, 0.02
 ALLOWANCE_MB = 256
 """MiB for the processes of the run and for other programs of this machine."""

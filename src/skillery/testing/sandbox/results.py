@@ -135,7 +135,7 @@ class ResultCases(SandboxCases):
 
     async def test_the_time_of_the_code_is_measured(self, trial: Trial) -> None:
         outcome = await trial.code("import time\ndef main(args): time.sleep(0.2)")
-        assert 190 <= outcome.duration_ms < 10_000
+        assert 190 <= outcome.duration_ms < 300_000
 
     @pytest.mark.parametrize("shape", NOT_JSON)
     async def test_what_is_not_json_is_invalid_output(self, trial: Trial, shape: str) -> None:
