@@ -503,7 +503,7 @@ def started(rpc: Rpc) -> None:
 def test_closing_the_answer_takes_a_call_back_since_2026(org: Server, new_name: str) -> None:
     who = Caller(org.url, Who(new_name, "read run"))
 
-    hang_up_on(who, Mcp(who), 30)
+    hang_up_on(who, Mcp(who), 600)
 
     run = ended(who)
     assert (run["status"], run["error"]["type"]) == ("failed", "Cancelled")
@@ -522,7 +522,7 @@ def test_before_2026_a_notification_takes_a_call_back_within_its_session(org: Se
     mcp = Mcp(who, LEGACY)
     hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     session = {"mcp-session-id": mcp.send("initialize", hello).headers["mcp-session-id"]}
-    call = Background(mcp, who.http.headers["x-who"], 30, **session)
+    call = Background(mcp, who.http.headers["x-who"], 600, **session)
     started(who)
     body = json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call.request_id}})
     _, headers = mcp.request("ping", {})

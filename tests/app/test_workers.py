@@ -76,21 +76,22 @@ def test_metrics_add_up_over_all_workers(pair: Server) -> None:
     for _ in range(30):
         Rpc(pair.url)("list_skills", namespace="no.such")
 
-    assert metric(pair, 'skillery_rpc_calls_total{code="0",method="list_skills"}') >= 30
-    assert metric(pair, "skillery_workers") == WORKERS
+    # A worker that is slow to answer is left out.
+    eventually(lambda: metric(pair, "skillery_workers") == WORKERS)
+    eventually(lambda: metric(pair, 'skillery_rpc_calls_total{code="0",method="list_skills"}') >= 30)
 
 
 def test_readiness_asks_all_workers(pair: Server) -> None:
-    answer = httpx.get(f"{pair.url}/readyz")
+    # A worker that is slow to answer is not ready.
+    answer = eventually(lambda: (answer := httpx.get(f"{pair.url}/readyz")).status_code == 200 and answer)
 
-    assert answer.status_code == 200
     assert answer.json()["checks"] == dict.fromkeys(("database", "storage", "cache", "sandbox", "workers"), "ok")
 
 
 @pytest.mark.full
 def test_a_killed_worker_is_replaced_and_its_runs_end_as_failed(pair: Server) -> None:
     rpc = pair.rpc
-    code = "import time\ndef main(args):\n    time.sleep(60)\n"
+    code = "import time\ndef main(args):\n    time.sleep(600)\n"
     started = rpc("run_code", language="python", code=code, entrypoint="main", background=True)["run_id"]
     eventually(lambda: rpc("get_run", run_id=started)["status"] == "started")
     old = workers_of(pair)

@@ -52,7 +52,7 @@ class Keeping:
         self.environments = Environments(self.folder, database, self.builder, "here", total_mb)
 
     async def built(self, *requirements: str) -> PackageMount:
-        found = await self.environments.ready(await self.locks.make(requirements), 60)
+        found = await self.environments.ready(await self.locks.make(requirements), 300)
         assert isinstance(found, PackageMount), found
         return found
 
@@ -108,11 +108,11 @@ async def test_a_build_that_fails_leaves_another_build_in_use(keeping: Keeping, 
 
     def make_room(_bytes: int, _needed: frozenset[str]) -> None:
         waits.set()
-        goes_on.wait(60)
+        goes_on.wait(300)
 
     lock = await keeping.locks.make(("one",))
     slow = asyncio.create_task(keeping.builder.build(lock, tmp_path / "slow", BuildProgress(), make_room))
-    await asyncio.to_thread(waits.wait, 60)
+    await asyncio.to_thread(waits.wait, 300)
     # Both builds have no tree yet, so their entries are equal.
     with pytest.raises(BuildFailed):
         await keeping.builder.build(b"no lock", tmp_path / "failed", BuildProgress(), make_room)
@@ -132,7 +132,7 @@ async def test_a_sweep_keeps_the_trees_of_the_build_that_goes_on(keeping: Keepin
     def held(number: int) -> Callable[[int, frozenset[str]], None]:
         def make_room(_bytes: int, _needed: frozenset[str]) -> None:
             waits[number].set()
-            goes_on[number].wait(60)
+            goes_on[number].wait(300)
 
         return make_room
 
@@ -141,7 +141,7 @@ async def test_a_sweep_keeps_the_trees_of_the_build_that_goes_on(keeping: Keepin
         for number in (0, 1)
     ]
     for event in waits:
-        await asyncio.to_thread(event.wait, 60)
+        await asyncio.to_thread(event.wait, 300)
     goes_on[first].set()
     await builds[first]
     list(keeping.environments.drop_unused(datetime.now(UTC) + timedelta(hours=1), None, dry_run=False))
@@ -193,7 +193,7 @@ async def test_a_cancelled_build_gives_its_slot_back() -> None:
     waiter.cancel()
     await asyncio.gather(holder, waiter, return_exceptions=True)
 
-    async with asyncio.timeout(60), queue.slot(build):
+    async with asyncio.timeout(300), queue.slot(build):
         assert queue.ahead(build) == 0
 
 
@@ -226,7 +226,7 @@ async def test_a_build_fails_if_a_file_and_a_folder_clash(keeping: Keeping) -> N
     make_wheel(keeping.house, "aa", "1.0", {"same": "a file"})
     make_wheel(keeping.house, "bb", "1.0", {"same/x.py": "X = 1\n"})
 
-    found = await keeping.environments.ready(await keeping.locks.make(["aa", "bb"]), 60)
+    found = await keeping.environments.ready(await keeping.locks.make(["aa", "bb"]), 300)
 
     assert isinstance(found, Failure)
     assert "'same', one as a file, one as a folder" in found.message
@@ -236,7 +236,7 @@ async def test_a_build_fails_if_a_file_and_a_folder_clash(keeping: Keeping) -> N
 async def test_a_rebuild_creates_a_new_environment_and_runs_keep_the_old(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
-    old = await keeping.environments.ready(lock, 60)
+    old = await keeping.environments.ready(lock, 300)
     assert isinstance(old, PackageMount)
     before = inode(old, "one.py")
 
@@ -257,7 +257,7 @@ async def test_a_rebuild_creates_a_new_environment_and_runs_keep_the_old(keeping
 async def test_a_failed_rebuild_keeps_the_environment(keeping: Keeping) -> None:
     wheel = make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
-    old = await keeping.environments.ready(lock, 60)
+    old = await keeping.environments.ready(lock, 300)
     wheel.unlink()
 
     failure = await keeping.environments.rebuild(lock)
@@ -272,7 +272,7 @@ async def test_a_restarted_server_uses_the_newest_environment(
 ) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
-    old = await keeping.environments.ready(lock, 60)
+    old = await keeping.environments.ready(lock, 300)
     new = await keeping.environments.rebuild(lock)
     assert isinstance(old, PackageMount)
     assert isinstance(new, PackageMount)
@@ -298,7 +298,7 @@ async def test_installed_reports_lock_size_and_use_of_each_environment(keeping: 
     assert shown.keys() == {one.lock, two}
     assert (shown[one.lock].in_use, shown[two].in_use) == (True, False)
     assert all(found.size_bytes > 0 for found in shown.values())
-    assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=1) for found in shown.values())
+    assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=30) for found in shown.values())
 
 
 @pytest.mark.full
@@ -313,8 +313,9 @@ async def test_locks_of_several_callers_are_resolved_in_turns(keeping: Keeping) 
         make_wheel(keeping.house, name, "1.0")
     await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
 
-    # Two locks resolve at a time. The first two calls began before, then `other` takes turns with `greedy`.
-    assert made.index("other") <= 4
+    # Two locks resolve at a time. The first two calls began before, then `other` takes turns with `greedy`. While it
+    # resolves, others may end.
+    assert made.index("other") <= 5
 
 
 def big(house: Path, name: str, version: str = "1.0") -> None:
@@ -368,7 +369,7 @@ async def test_a_build_over_the_total_limit_names_the_setting(
     big(keeping.house, "two")
     kept = await keeping.built("one")
 
-    found = await keeping.environments.ready(await keeping.locks.make(["two"]), 60)
+    found = await keeping.environments.ready(await keeping.locks.make(["two"]), 300)
 
     assert isinstance(found, Failure)
     assert "packages.total_mb" in found.message
@@ -440,7 +441,7 @@ async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Da
 
     with pytest.raises(Unavailable, match=r"files\.test") as refusal:
         await closed.locks.make(["one"])
-    failure = await closed.environments.ready(await opened.locks.make(["one"]), 60)
+    failure = await closed.environments.ready(await opened.locks.make(["one"]), 300)
     mount = await opened.built("one")
     await sandbox.close()
 

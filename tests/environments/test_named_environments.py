@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.conftest import Rpc, Server, environment
 from tests.runs.test_tools import PRINTED
 from tests.support.mcp_client import Mcp
 from tests.support.needing import create, needing
+from tests.support.package_index import PackageIndex
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually
 from tests.support.wheels import make_wheel
@@ -380,14 +382,15 @@ def test_the_lock_of_a_skill_is_reinstalled(named_rpc: Rpc, new_name: str, wheel
 
 @pytest.mark.full
 def test_a_rebuild_that_a_killed_server_began_has_failed_and_changed_nothing(
-    start_server: Callable[..., Server], wheelhouse: Path, new_name: str
+    start_server: Callable[..., Server], package_index: PackageIndex, new_name: str
 ) -> None:
     own = f"own{new_name}"
-    make_wheel(wheelhouse, own, "1.0")
-    env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", own)}
+    make_wheel(package_index.folder, own, "1.0")
+    env = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, **environment("data", own)}
     running = start_server(env=env)
     first = lock(running.rpc, "data")
-    make_wheel(wheelhouse, own, "1.1", {f"{own}/m{number}.py": f"X = {number}\n" for number in range(300)})
+    wheel = make_wheel(package_index.folder, own, "1.1")
+    package_index.held[wheel.name] = threading.Event()
     states = [running.rpc("rebuild_environment", name="data")["rebuild"]["state"] for _ in range(2)]
     running.stop(signal.SIGKILL)
 

@@ -230,7 +230,7 @@ def test_idempotency_key_survives_a_crash_and_the_failed_run_is_not_repeated(
 ) -> None:
     server = start_server()
     kept = send(server.rpc, "kept", "run_code", language="python", code=COUNTED)
-    params: dict[str, Any] = {"language": "python", "code": SLEEP, "args": {"s": 60}}
+    params: dict[str, Any] = {"language": "python", "code": SLEEP, "args": {"s": 600}}
 
     def die() -> None:
         with pytest.raises(httpx.HTTPError):

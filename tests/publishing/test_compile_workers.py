@@ -303,7 +303,8 @@ async def test_a_source_past_the_limit_of_time_takes_too_long() -> None:
 
 
 async def test_a_source_past_the_limit_of_memory_does_not_compile() -> None:
-    found = await checked(CompileLimits(memory_bytes=128 * 1024 * 1024), BOMB, OWN)
+    patient = CompileLimits(memory_bytes=128 * 1024 * 1024, wall_seconds=300)
+    found = await checked(patient, BOMB, OWN)
     assert "memory" in found["code/bomb.py"]
     assert list(found) == ["code/bomb.py"]
 

@@ -16,6 +16,7 @@ from skillery.formats.tracebacks import Shape
 from skillery.registry.usage import INSIGHT_DAYS, count_failure, thin_out
 from tests.conftest import Rpc, Server
 from tests.support.browser import token_of
+from tests.support.processes import await_early_day
 
 Publish = Callable[..., dict[str, Any]]
 LOOKS_UP = """
@@ -39,6 +40,7 @@ def failures_of(rpc: Rpc, name: str, **params: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.full
 def test_same_failures_form_a_group(rpc: Rpc, publish: Publish, new_name: str) -> None:
+    await_early_day()
     publish(new_name, code=LOOKS_UP)
     runs = [rpc("execute_skill", name=new_name, args={"region": region}) for region in ("west", "east", "north")]
     rpc("execute_skill", name=new_name, args={"fails": "a1"})
@@ -60,6 +62,7 @@ def test_same_failures_form_a_group(rpc: Rpc, publish: Publish, new_name: str) -
 
 
 def test_pages_of_failures_begin_with_the_most_harm(rpc: Rpc, publish: Publish, new_name: str) -> None:
+    await_early_day()
     for number, times in enumerate((1, 3, 2)):
         publish(f"{new_name}.of{number}", code="def main(args):\n    return 1 / 0\n")
         for _ in range(times):
@@ -127,7 +130,7 @@ def test_failures_of_a_new_version_name_the_release_before(rpc: Rpc, publish: Pu
 
 
 def test_cancelled_runs_are_no_failures(rpc: Rpc, publish: Publish, new_name: str) -> None:
-    publish(new_name, code="import time\ndef main(args):\n    time.sleep(60)\n")
+    publish(new_name, code="import time\ndef main(args):\n    time.sleep(600)\n")
     run = rpc("execute_skill", name=new_name, background=True)
     rpc("cancel_run", run_id=run["run_id"])
     rpc("get_run", run_id=run["run_id"], wait_ms=30_000)

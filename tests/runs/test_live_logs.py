@@ -90,7 +90,7 @@ def test_get_run_waits_for_the_end_and_shows_the_log_until_then(rpc: Rpc) -> Non
 
 
 def test_a_cancelled_run_keeps_its_log(rpc: Rpc) -> None:
-    run_id = begin(rpc, "import time\ndef main(args):\n    print('begun')\n    time.sleep(60)\n")["run_id"]
+    run_id = begin(rpc, "import time\ndef main(args):\n    print('begun')\n    time.sleep(600)\n")["run_id"]
     eventually(lambda: rpc("read_run_log", run_id=run_id, wait_ms=5000)["text"])
 
     rpc("cancel_run", run_id=run_id)

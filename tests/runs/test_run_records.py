@@ -276,7 +276,7 @@ def _fill(connection: Any, count: int) -> None:
 
 
 def test_a_running_run_is_cancelled_and_its_caller_notified(alice: Caller) -> None:
-    thread, results = in_background(lambda: run(Caller.same(alice), SLEEP, args={"s": 60}))
+    thread, results = in_background(lambda: run(Caller.same(alice), SLEEP, args={"s": 600}))
     run_id = wait_for(alice, "started")
 
     alice("cancel_run", run_id=run_id)
@@ -306,9 +306,9 @@ def test_a_run_that_has_ended_is_not_cancelled(alice: Caller) -> None:
 
 def test_a_waiting_run_is_seen_and_leaves_the_queue(configured_server: Callable[..., Server]) -> None:
     server = configured_server(SKILLERY_CONCURRENT_RUNS="1")
-    first, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
+    first, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 600}))
     running = wait_for(server.rpc, "started")
-    second, cancelled = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
+    second, cancelled = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 600}))
     waiting = wait_for(server.rpc, "queued")
     third, completed = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 0}))
     eventually(lambda: len(server.rpc("list_runs", status="queued")["runs"]) == 2)
@@ -331,7 +331,7 @@ def test_a_waiting_run_is_seen_and_leaves_the_queue(configured_server: Callable[
 def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str) -> None:
     publisher(rpc)(new_name, code=SLEEP, permissions={"network": ["https://example.org"]})
     module = new_name.replace("-", "_")
-    code = f"from skills.{module} import main as slow\ndef main(args): return slow({{'s': 60}})\n"
+    code = f"from skills.{module} import main as slow\ndef main(args): return slow({{'s': 600}})\n"
     thread, results = in_background(lambda: run(Rpc(rpc.url), code, mount_skills=[new_name]))
     called = wait_for(rpc, "started", skill=new_name)
     parent = rpc("get_run", run_id=called)["parent_run_id"]
@@ -354,7 +354,7 @@ def test_cancel_run_stops_a_run_of_another_server(
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
     }
     one, two = (start_server(home=home, env=env) for home in ("one", "two"))
-    thread, results = in_background(lambda: run(Rpc(one.url), SLEEP, args={"s": 60}))
+    thread, results = in_background(lambda: run(Rpc(one.url), SLEEP, args={"s": 600}))
     run_id = wait_for(two.rpc, "started")
 
     two.rpc("cancel_run", run_id=run_id)

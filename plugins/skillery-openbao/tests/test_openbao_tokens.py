@@ -38,8 +38,8 @@ def wait_for(proxy: FaultProxy, request: str, times: int) -> None:
 def test_a_token_is_renewed_before_it_ends(engine: Engine, bao: OpenBao, open_here: Open) -> None:
     engine.put("API_KEY", VALUE)
     with two_proxies(bao) as proxies:
-        file = {"token_file": engine.token_file(engine.token(ttl="6s"))}
-        for proxy, login in zip(proxies, (file, engine.app_role(token_ttl="6s")), strict=True):
+        file = {"token_file": engine.token_file(engine.token(ttl="15s"))}
+        for proxy, login in zip(proxies, (file, engine.app_role(token_ttl="15s")), strict=True):
             asyncio.run(open_here(address=proxy.url, **login).start())
         for proxy in proxies:
             wait_for(proxy, "renew-self", 2)
