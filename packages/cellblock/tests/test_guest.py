@@ -62,7 +62,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     folder = tmp_path_factory.mktemp("guest")
     (folder / "_owners.py").write_text(GUEST)
     (folder / "_plain.py").write_text("NAME = __name__")
-    with Sandbox(Template(guest=Guest(folder, "_owners"))) as made:
+    # A loaded machine may take longer than the usual ten seconds.
+    with Sandbox(Template(guest=Guest(folder, "_owners")), limits=Limits(timeout_ms=300_000)) as made:
         yield made
 
 

@@ -20,12 +20,14 @@ from cellblock import AsyncSandbox, Busy, Host, Job, Limits, Mount, Result, Sand
 
 ADD = "def main(args): return args['a'] + args['b']"
 LOOP = "while True: pass"
+PATIENT = Limits(timeout_ms=300_000)
+"""A loaded machine may take longer than the usual ten seconds."""
 SLEEPS = Job("import time\ndef main(args):\n print('now')\n time.sleep(3600)", limits=Limits(timeout_ms=3_600_000))
 
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    with Sandbox() as made:
+    with Sandbox(limits=PATIENT) as made:
         yield made
 
 
@@ -119,7 +121,7 @@ def main(args):
 @pytest.mark.parametrize(("end", "kind"), [("]", None), ("}", "output"), (", NaN]", "output")])
 def test_large_result_is_checked_in_another_process(end: str, kind: str | None) -> None:
     async def run() -> tuple[Result, bool]:
-        async with AsyncSandbox(prepared=0, limits=Limits(result_kb=8192, timeout_ms=60_000)) as own:
+        async with AsyncSandbox(prepared=0, limits=Limits(result_kb=8192, timeout_ms=300_000)) as own:
             running = asyncio.create_task(own.run(SENDS_RESULT, "[" + "[ ], " * 1_000_000 + "1" + end))
             is_apart = False
             while not running.done():
@@ -136,7 +138,7 @@ def test_large_result_is_checked_in_another_process(end: str, kind: str | None) 
 @pytest.mark.full
 def test_check_of_a_large_result_uses_no_more_memory_than_the_run(box: Sandbox) -> None:
     result = "[" + "[]," * 3_000_000 + "1]"  # as values of Python: 190 MB
-    limits = Limits(memory_mb=64, result_kb=16 * 1024, timeout_ms=60_000)
+    limits = Limits(memory_mb=64, result_kb=16 * 1024, timeout_ms=300_000)
     done = box.run(SENDS_RESULT, result, limits=limits)
     assert done.failure is not None
     assert done.failure.kind == "output"
@@ -211,7 +213,7 @@ def test_template_has_packages_and_points(folder: Path) -> None:
 
 def test_network_reaches_listed_hosts_only(box: Sandbox) -> None:
     code = "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org').status"
-    done = box.run(code, network=["https://example.com"], limits=Limits(timeout_ms=60_000))
+    done = box.run(code, network=["https://example.com"], limits=Limits(timeout_ms=300_000))
     assert done.failure is not None
     assert "https://example.org is not in the network list of this run" in done.failure.message
     assert [(use.host, use.allowed) for use in done.network] == [("example.org", False)]
@@ -289,7 +291,7 @@ def test_runs_at_the_same_time_are_separate(box: Sandbox) -> None:
 def test_async_sandbox_ends_a_cancelled_run() -> None:
     async def cancelled() -> object:
         others = children()
-        async with AsyncSandbox(prepared=0) as own:
+        async with AsyncSandbox(prepared=0, limits=PATIENT) as own:
             zygotes = children() - others
             started, idle = asyncio.Event(), below(zygotes)
 
@@ -463,7 +465,7 @@ def test_error_of_the_host_ends_its_run_whole() -> None:
             raise LookupError("no log")
 
     async def run() -> None:
-        async with AsyncSandbox(prepared=0) as own:
+        async with AsyncSandbox(prepared=0, limits=PATIENT) as own:
             with contextlib.suppress(LookupError):  # raised here only for the output that is read at the end
                 await own.run_job(Job("def main(args): print('now')"), Owner())
 
