@@ -8,16 +8,18 @@ import json
 import os
 import socket
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.host.channel import HEAD, BrokenSetup, Channel
+from cellblock.host.packets import Packets
 from cellblock.values import FailureKind
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
@@ -27,7 +29,7 @@ from skillery.testing.sandbox import MemoryHost, Trial
 LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=300_000)
 JOB = Job("run_1", CodeCall("def main(args): pass", "main"), b"{}", limits=LIMITS)
 OPS = ("result", "failure", "summary", "blob_write", "blob_read", "ready", "shell", "")
-PATIENCE = 20.0
+PATIENCE = 300.0
 EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "150"))
 fuzzed = settings(max_examples=EXAMPLES, deadline=None)
 
@@ -142,6 +144,42 @@ def test_whatever_comes_first_the_set_up_is_ready_or_broken(sent: bytes) -> None
         assert len(said) <= 500
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_end_of_a_process_with_unread_input_is_noticed(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The kernel reports such a connection as reset. uvloop then calls the reader once, and not again."""
+
+    async def channel_ends() -> list[str | None]:
+        ours, theirs = socket.socketpair()
+        channel = await Channel.over(ours)
+        first = asyncio.ensure_future(channel.receive())
+        await asyncio.sleep(0)  # the channel waits
+        await channel.send({"op": "unread"})
+        theirs.send(HEAD.pack(16, 0) + b'{"op": "ready" }')
+        theirs.close()
+        messages = [await first, await channel.receive()]
+        channel.close()
+        return [message and message.op for message in messages]
+
+    async def link_ends() -> list[bytes | None]:
+        link = Packets()
+        first = asyncio.ensure_future(link.receive())
+        await asyncio.sleep(0)  # the link waits
+        link.send(b"unread")
+        for message in (b"1", b"2"):
+            link.theirs.send(message)
+        link.theirs.close()
+        received = [await first, await link.receive(), await link.receive()]
+        link.close()
+        return [each and each.raw for each in received]
+
+    async def both() -> tuple[list[str | None], list[bytes | None]]:
+        async with asyncio.timeout(PATIENCE):
+            return await channel_ends(), await link_ends()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert runner.run(both()) == (["ready", None], [b"1", b"2", None])
 
 
 @pytest.mark.parametrize("op", OPS)

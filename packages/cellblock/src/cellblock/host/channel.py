@@ -218,10 +218,18 @@ class Channel:
             self._loop.remove_reader(self._socket)
 
     def _read(self) -> None:
+        # Until there is no more: if the other end closed with unread bytes, uvloop calls this method only once more.
+        while self._is_watched and self._take_in():
+            if self._ended or len(self._unread) >= MOST_UNREAD:
+                self._unwatch()
+        _wake(self._readable)
+
+    def _take_in(self) -> bool:
+        """Receive a piece or the end. Return False if there is neither now."""
         try:
             piece = self._socket.recv(self._at_once)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             piece, self._was_reset = b"", True
         self._unread += piece
@@ -230,9 +238,7 @@ class Channel:
             self.heard_at = time.monotonic()
         if len(piece) == FIRST_PIECE:
             self._at_once = PIECE
-        if self._ended or len(self._unread) >= MOST_UNREAD:
-            self._unwatch()
-        _wake(self._readable)
+        return True
 
     # -- sending -------------------------------------------------------------------------------------------------
 

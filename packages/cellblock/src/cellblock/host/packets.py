@@ -149,8 +149,10 @@ class Packets:
             received = self._heard_warily() if self._wary else self._heard()
         except BlockingIOError:
             return
-        except ConnectionResetError:  # it ended with unread messages of this end; what it sent can still be read
-            self._read()
+        except ConnectionResetError:
+            # It ended with unread messages of this end. What it sent can still be read, and uvloop reports no more.
+            while not self._ended:
+                self._read()
             return
         except OSError:
             received = None
