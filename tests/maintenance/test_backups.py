@@ -29,8 +29,9 @@ from skillery.errors import StartupError
 from skillery.formats.bundle import digest_of_entries
 from skillery.identity.idempotency import Claim, claim, keep, note_run
 from skillery.maintenance.backup_archives import Archive
-from skillery.maintenance.backups import back_up, restore
+from skillery.maintenance.backups import back_up
 from skillery.maintenance.integrity import check
+from skillery.maintenance.restores import restore
 from skillery.runs.ended_runs import note_seen
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.prefork import prefork

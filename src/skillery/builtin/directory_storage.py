@@ -20,6 +20,7 @@ from skillery.errors import ContentMissing, StorageFull, Unavailable, is_disk_fu
 MARK = "registry"
 NAMES = "names"
 CHECK_BYTES = 64 * 1024
+_HEX = frozenset("0123456789abcdef")
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,11 +68,13 @@ class DirectoryStorage(Storage):
 
     def stored_before(self, time: datetime) -> Iterator[tuple[str, int]]:
         timestamp = time.timestamp()
-        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
-            with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
-                stat = self.path_of(path.name).stat()
-                if stat.st_mtime < timestamp:
-                    yield path.name, stat.st_size
+        for folder in self.folder.glob("[0-9a-f][0-9a-f]/"):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # deleted since
+                        stat = entry.stat()
+                        if stat.st_mtime < timestamp and _is_digest(entry.name):  # not a foreign file
+                            yield entry.name, stat.st_size
 
     def check(self) -> None:
         upload = self.begin()
@@ -122,7 +125,7 @@ class DirectoryStorage(Storage):
         """Return the path of a content. Raise ContentMissing if `digest` is not a digest: other text never becomes a
         path.
         """
-        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        if not _is_digest(digest):
             raise ContentMissing("not the SHA-256 of a content")
         return self.folder / digest[:2] / digest
 
@@ -156,6 +159,10 @@ class DirectoryUpload:
         with suppress(OSError):  # a full disk may refuse the last buffer
             self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and set(text) <= _HEX
 
 
 def _open_locked(path: Path) -> BinaryIO:

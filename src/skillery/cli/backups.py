@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -22,9 +22,9 @@ from skillery.errors import SkilleryError, StartupError
 if TYPE_CHECKING:
     from skillery.backends import Storage
     from skillery.database import Database
-    from skillery.maintenance.backup_stores import BackupStore
-    from skillery.maintenance.backups import Source
+    from skillery.maintenance.backup_stores import BackupStore, StoredBackup, StoredSource
     from skillery.maintenance.integrity import Damage
+    from skillery.maintenance.restores import Source
     from skillery.plugins import Plugins
     from skillery.settings.load import Settings
 
@@ -117,7 +117,7 @@ def _add(opened: _Opened, settings: Settings, key: Path | None, as_json: bool) -
 def _note(database: Database, title: str, contents: int) -> None:
     """Record a complete backup in the database. If the database refuses, print a warning: the backup is usable."""
     from skillery.audit import local_actor
-    from skillery.maintenance.incremental_backups import note_backup
+    from skillery.maintenance.backups import note_backup
 
     actor = local_actor(user_of_this_machine())
     try:
@@ -135,20 +135,25 @@ def list_(target: Target, as_json: bool) -> None:
 
     settings = _loaded(target)
     store = _store(_plugins(settings), settings)
-    backups = [(backup, StoredSource(store, backup).document) for backup in store.list()]
+    backups = [_listed(backup, StoredSource(store, backup)) for backup in store.list()]
     if as_json:
-        print_json({
-            "backups": [
-                {"id": backup.id, "at": backup.at, "release": document.head.release, "contents": document.contents,
-                 "bytes": document.bytes}
-                for backup, document in backups
-            ]
-        })  # fmt: skip
+        print_json({"backups": backups})
         return
     rows = [
-        (backup.id, backup.at, document.head.release, document.contents, document.bytes) for backup, document in backups
+        (row["id"], row["at"], row.get("release", "damaged"), row.get("contents", ""), row.get("bytes", ""))
+        for row in backups
     ]
     print_rows(["backup", "at", "release", "contents", "bytes"], rows, none="no backup yet")
+
+
+def _listed(backup: StoredBackup, source: StoredSource) -> dict[str, Any]:
+    """Return a backup as `list` shows it. A damaged one has `damage` instead of its description."""
+    try:
+        document = source.document
+    except StartupError as error:
+        return {"id": backup.id, "at": backup.at, "damage": str(error)}
+    described = {"release": document.head.release, "contents": document.contents, "bytes": document.bytes}
+    return {"id": backup.id, "at": backup.at, **described}
 
 
 @backup.command("verify")
@@ -164,8 +169,8 @@ def verify(target: Target, wanted: str | None, quick: bool, as_json: bool) -> No
     """
     from skillery.audit import local_actor
     from skillery.database import Database
-    from skillery.maintenance.backups import restore as restore_backup
     from skillery.maintenance.integrity import check as check_registry
+    from skillery.maintenance.restores import restore as restore_backup
 
     settings = _loaded(target)
     plugins = _plugins(settings)
@@ -249,7 +254,7 @@ def restore(target: Target, file: Path | None, wanted: str | None, as_json: bool
     from skillery.app.home import Home
     from skillery.attestations.signing import find_registry_key
     from skillery.audit import local_actor
-    from skillery.maintenance.backups import restore as restore_backup
+    from skillery.maintenance.restores import restore as restore_backup
 
     settings = _loaded(target)
     home = Home(settings.home)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from skillery.backends import Storage, Upload
 from skillery.backends.storage import NO_MARKS
 from skillery.contents.storage_copies import StorageCopy, find_copy, find_mark, former_marks
-from skillery.contents.store import CHUNK_BYTES
+from skillery.contents.store import CHUNK_BYTES, new_upload
 from skillery.database import Database
 from skillery.errors import ContentMissing, SkilleryError, StartupError, StorageFull, Unavailable
 
@@ -196,19 +196,14 @@ def copy_content(source: Storage, target: Storage, digest: str) -> int:
     Nothing is stored then.
     """
     hasher, size = hashlib.sha256(), 0
-    with source.open(digest) as stream:
-        upload = target.begin()
-        try:
-            while chunk := stream.read(CHUNK_BYTES):
-                hasher.update(chunk)
-                size += len(chunk)
-                upload.write(chunk)
-            if hasher.hexdigest() != digest:
-                raise DamagedContent(digest)
-            upload.commit(digest)
-        except BaseException:
-            upload.abort()
-            raise
+    with source.open(digest) as stream, new_upload(target) as upload:
+        while chunk := stream.read(CHUNK_BYTES):
+            hasher.update(chunk)
+            size += len(chunk)
+            upload.write(chunk)
+        if hasher.hexdigest() != digest:
+            raise DamagedContent(digest)
+        upload.commit(digest)
     return size
 
 

@@ -238,12 +238,19 @@ def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | No
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:
-    """Store a content over 64 KiB in the storage. When this function returns, the content is durable."""
-    upload = storage.begin()
-    try:
+    """Store a content in the storage. When this function returns, the content is durable."""
+    with new_upload(storage) as upload:
         for start in range(0, len(content), CHUNK_BYTES):
             upload.write(content[start : start + CHUNK_BYTES])
         upload.commit(sha256)
+
+
+@contextmanager
+def new_upload(storage: Storage) -> Iterator[Upload]:
+    """Context manager: yield an upload, which the block commits. Abort the upload if the block raises."""
+    upload = storage.begin()
+    try:
+        yield upload
     except BaseException:
         upload.abort()
         raise

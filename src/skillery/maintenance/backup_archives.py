@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from skillery.backends import Storage
+from skillery.contents.store import new_upload
 from skillery.errors import StartupError
 from skillery.formats.tars import FILE, DamagedTar, read_members
 from skillery.formats.wording import printable
@@ -160,7 +161,7 @@ class Hashing(io.RawIOBase):
 
 
 class Archive:
-    """A backup file as the source of a restore: see `skillery.maintenance.backups.Source`."""
+    """A backup file as the source of a restore: see `skillery.maintenance.restores.Source`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -198,9 +199,8 @@ class Archive:
 
 def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
     """Store a content. Raise StartupError if it does not have the digest `sha256`."""
-    upload = storage.begin()
     hashing = Hashing(stream)
-    try:
+    with new_upload(storage) as upload:
         while chunk := hashing.read(CHUNK_BYTES):
             upload.write(chunk)
         if hashing.digest() != sha256:
@@ -208,9 +208,6 @@ def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
                 "the backup changed during the restore, so nothing uses the restored contents; start the restore again"
             )
         upload.commit(sha256)
-    except BaseException:
-        upload.abort()
-        raise
 
 
 def _verified(path: Path) -> ArchiveHead:

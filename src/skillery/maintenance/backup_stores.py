@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -19,12 +21,13 @@ import msgspec
 
 from skillery.backends import KeepsNames, ListsContents, Storage
 from skillery.contents.mirrors import DamagedContent, copy_content
+from skillery.contents.store import put_large
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing, StartupError
-from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, damaged
-from skillery.maintenance.rows import decode_row
+from skillery.maintenance.backup_archives import FORMAT, ArchiveHead, DamagedArchive, damaged
 from skillery.settings.groups import Backups
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 AT_ONCE = 8
@@ -35,13 +38,16 @@ A backup takes at most the time in between.
 """
 _NAME = re.compile(r"(\d{8}T\d{12}Z)-([0-9a-f]{64})")
 _TIME = "%Y%m%dT%H%M%S%fZ"
+_CONTENTS = msgspec.json.Decoder(list[tuple[str, int | str, Any]])
 
 
 class StoredTable(msgspec.Struct, frozen=True):
-    """The rows of a table. `parts` together are the lines of JSON of `backups.table_lines`."""
+    """The rows of a table. `parts` together are the lines of JSON of `backups.Rows`, first that of the columns."""
 
     rows: int
     parts: Sequence[str]
+    sources: Sequence[tuple[str, int]] = ()
+    """For each part after the first: the digest of its rows as the database returned them, and the size of the part."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -114,13 +120,7 @@ class BackupStore:
 
     def put(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
-        upload = self.storage.begin()
-        try:
-            upload.write(content)
-            upload.commit(digest)
-        except BaseException:
-            upload.abort()
-            raise
+        put_large(self.storage, digest, content)
         return digest
 
     def sizes(self, before: datetime) -> dict[str, int]:
@@ -154,17 +154,30 @@ class BackupStore:
             used |= {sha256 for sha256, _ in source.contents(new_parts)}
         return used
 
+    def base(self) -> tuple[StoredBackup | None, set[str]]:
+        """Return the newest backup that is not damaged, and its references."""
+        for backup in self.list():
+            with suppress(DamagedArchive):
+                return backup, self.references([backup])
+        return None, set()
+
     def remove_old(self, keep: Backups) -> Sequence[StoredBackup]:
-        """Remove the backups that `keep` does not keep, and all old contents that no other backup refers to."""
+        """Remove the backups that `keep` does not keep, and all old contents that no other backup refers to.
+
+        If another backup is damaged, its references are unknown, so all contents stay.
+        """
         backups = self.list()
         old = [backup for backup in backups if backup not in kept_of(backups, keep)]
         for backup in old:
             self._names.remove_name(backup.name)
         if old:
-            used = self.references(self.list())
-            unused = self.sizes(datetime.now(UTC) - GRACE).keys() - used
-            at_once(self.storage.delete, sorted(unused))
             self.storage.remove_unfinished(datetime.now(UTC) - GRACE, False)
+            try:
+                used = self.references(self.list())
+            except DamagedArchive as error:
+                log.warning("%s; contents of removed backups stay", str(error).partition(";")[0])
+                return old
+            at_once(self.storage.delete, sorted(self.sizes(datetime.now(UTC) - GRACE).keys() - used))
         return old
 
 
@@ -196,7 +209,7 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 class StoredSource:
-    """A stored backup as the source of a restore: see `skillery.maintenance.backups.Source`."""
+    """A stored backup as the source of a restore: see `skillery.maintenance.restores.Source`."""
 
     def __init__(self, store: BackupStore, backup: StoredBackup) -> None:
         self._store = store
@@ -255,8 +268,8 @@ class StoredSource:
     def contents(self, parts: Sequence[str]) -> Iterator[tuple[str, bool]]:
         """Yield the digest of each content in parts of the table `objects`, and whether it is part of the database."""
         for part in parts:
-            for line in self._read(part).splitlines():
-                sha256, size, data = decode_row(line)
+            # All lines are decoded at once, which takes a tenth of the time.
+            for sha256, size, data in _CONTENTS.decode(b"[%s]" % self._read(part).strip().replace(b"\n", b",")):
                 if isinstance(size, int):  # not the names of the columns
                     yield sha256, data is not None
 

@@ -1,6 +1,7 @@
 """Incremental backups: they store only new contents, and the parts of tables that have changed rows.
 
-Parts of a table end at certain rows, and not after a number of rows. So a new or changed row changes one part.
+Parts of a table end at certain rows, and not after a number of rows. So a new or changed row changes one part. Each
+backup reads all rows, and encodes only the parts whose rows differ from those that the last backup has read.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, select
 
-from skillery import audit
 from skillery.backends import Storage
 from skillery.backends.storage import NO_MARKS
 from skillery.contents.mirrors import DamagedContent, copy_content
 from skillery.database import Database
-from skillery.database.backend_values import find_value, forget_value, keep_value
+from skillery.database.backend_values import find_value, keep_value
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing, StartupError
 from skillery.maintenance.backup_stores import (
@@ -30,19 +30,28 @@ from skillery.maintenance.backup_stores import (
     YOUNG,
     BackupStore,
     Document,
+    StoredSource,
     StoredTable,
     at_once,
 )
-from skillery.maintenance.backups import TABLES, damaged_content, head_of, missing_content, table_lines
-from skillery.maintenance.integrity import LAST_BACKUP
+from skillery.maintenance.backups import (
+    ROWS_AT_ONCE,
+    TABLES,
+    Rows,
+    columns_line,
+    damaged_content,
+    head_of,
+    missing_content,
+    read_rows,
+)
 from skillery.maintenance.rows import INLINE, encode_row
 from skillery.settings.groups import Backups
 
-BATCH = 200
 SHORTEST_PART, LONGEST_PART = 256 * 1024, 4 * 1024 * 1024
 LAST_ROW = 0xFF
 """The last row of a part has zeros in these bits of its checksum."""
 SERIES = "series of backups"
+_pack = msgspec.msgpack.Encoder().encode
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -67,11 +76,11 @@ def add_backup(
     """
     head = head_of(database, release)
     _claim(database, store.storage)
-    adding = _Adding(store, storage)
+    adding = _Adding(store, storage, f"{release} {head.revision} {database.url.get_backend_name()}")
     with database.snapshot() as connection:
         tables = {objects.name: adding.add_contents(connection)}
         tables |= {
-            str(table.name): adding.add_table(table_lines(connection, table))
+            str(table.name): adding.add_table(table.name, read_rows(connection, table))
             for table in TABLES
             if table is not objects
         }
@@ -109,12 +118,19 @@ def _claim(database: Database, storage: Storage) -> None:
 class _Adding:
     """The contents of a backup that is being added."""
 
-    def __init__(self, store: BackupStore, storage: Storage) -> None:
+    def __init__(self, store: BackupStore, storage: Storage, reader: str) -> None:
+        """`reader` says what else decides how rows become lines. Its parts are used only by the same reader."""
         self._store = store
         self._storage = storage
-        self.base = next(iter(store.list()), None)
+        self._reader = reader.encode()
+        self.base, references = store.base()
         self._sizes = store.sizes(datetime.now(UTC) + YOUNG)
-        references = store.references([self.base] if self.base is not None else [])
+        earlier = StoredSource(store, self.base).document.tables if self.base is not None else {}
+        self._earlier = {
+            source: (part, size)
+            for table in earlier.values()
+            for part, (source, size) in zip(table.parts[1:], table.sources, strict=False)
+        }
         self._present = {digest: size for digest, size in self._sizes.items() if digest in references}
         self.contents = self.bytes = self.new_contents = self.new_bytes = 0
 
@@ -134,39 +150,42 @@ class _Adding:
             self.new_bytes += len(content)
         return digest
 
-    def add_table(self, lines: Iterator[bytes]) -> StoredTable:
-        """Store the lines of a table in parts."""
-        parts: list[str] = []
-        part, count = bytearray(), -1
-        for line in lines:
-            count += 1
-            part += line
-            is_end = len(part) >= SHORTEST_PART and not zlib.crc32(line) & LAST_ROW
-            if is_end or len(part) >= LONGEST_PART:
-                parts.append(self.add(bytes(part)))
-                part.clear()
-        return StoredTable(count, [*parts, self.add(bytes(part))])
+    def add_table(self, name: str, table: Rows) -> StoredTable:
+        """Store the rows of a table in parts, and the names of its columns in a part of their own."""
+        parts, sources, count = [self.add(table.columns)], [], 0
+        seed = hashlib.sha256(b"%s %s %s" % (self._reader, name.encode(), table.columns))
+        for rows, packed in _split(table.rows):
+            source = seed.copy()
+            source.update(packed)
+            part, size = self._earlier.get(source.hexdigest(), ("", 0))
+            if self._present.get(part) != size:
+                lines = b"".join(map(table.line_of, rows))
+                part, size = self.add(lines), len(lines)
+            parts.append(part)
+            sources.append((source.hexdigest(), size))
+            count += len(rows)
+        return StoredTable(count, parts, sources)
 
     def add_contents(self, connection: Connection) -> StoredTable:
         """Store all contents that are not in the store, and the rows of their table."""
         new: list[tuple[str, int, bool]] = []
 
-        def lines() -> Iterator[bytes]:
-            yield msgspec.json.encode(("sha256", "size_bytes", "data")) + b"\n"
+        def rows() -> Iterator[tuple[str, int, bool]]:
             chosen = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_not(None))
-            rows = connection.execute(chosen.order_by(objects.c.sha256).execution_options(yield_per=BATCH))
-            for sha256, size, is_inline in rows:
+            result = connection.execute(chosen.order_by(objects.c.sha256).execution_options(yield_per=ROWS_AT_ONCE))
+            for sha256, size, is_inline in result:
                 self.contents, self.bytes = self.contents + 1, self.bytes + size
                 if not self._has(sha256, size):
-                    new.append((sha256, size, bool(is_inline)))
-                yield encode_row((sha256, size, INLINE if is_inline else None))
+                    new.append((sha256, size, is_inline))
+                yield sha256, size, is_inline
 
-        table = self.add_table(lines())
+        columns = columns_line(("sha256", "size_bytes", "data"))
+        table = self.add_table(objects.name, Rows(columns, rows(), _content_line))
         stored = [sha256 for sha256, _, is_inline in new if not is_inline]
         inline = [sha256 for sha256, _, is_inline in new if is_inline]
         at_once(self._copy, stored)
-        for start in range(0, len(inline), BATCH):
-            chosen = objects.c.sha256.in_(inline[start : start + BATCH])
+        for start in range(0, len(inline), ROWS_AT_ONCE):
+            chosen = objects.c.sha256.in_(inline[start : start + ROWS_AT_ONCE])
             at_once(self._put_row, connection.execute(select(objects.c.sha256, objects.c.data).where(chosen)).all())
         self.new_contents += len(new)
         self.new_bytes += sum(size for _, size, _ in new)
@@ -185,8 +204,22 @@ class _Adding:
             raise damaged_content(row.sha256)
 
 
-def note_backup(connection: Connection, actor: audit.Actor, title: str, contents: int, at: datetime) -> None:
-    """Record a complete backup: an audit entry, and the time for the metric."""
-    forget_value(connection, LAST_BACKUP)
-    keep_value(connection, LAST_BACKUP, at.isoformat().encode())
-    audit.record(connection, actor, "backup", title, after={"contents": contents})
+def _content_line(row: tuple[str, int, bool]) -> bytes:
+    return encode_row((row[0], row[1], INLINE if row[2] else None))
+
+
+def _split(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Sequence[tuple[Any, ...]], bytes]]:
+    """Yield the rows of each part, and all their values as bytes."""
+    part: list[tuple[Any, ...]] = []
+    packed = bytearray()
+    for row in rows:
+        packed_row = _pack(row)
+        part.append(row)
+        packed += packed_row
+        is_end = len(packed) >= SHORTEST_PART and not zlib.crc32(packed_row) & LAST_ROW
+        if is_end or len(packed) >= LONGEST_PART:
+            yield part, bytes(packed)
+            part.clear()
+            packed.clear()
+    if part:
+        yield part, bytes(packed)

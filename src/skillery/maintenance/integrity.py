@@ -40,6 +40,7 @@ from skillery.formats.bundle import digest_of_entries
 from skillery.formats.paths import leads_outside
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import count_near
+from skillery.maintenance.backups import LAST_BACKUP
 from skillery.maintenance.proof_checks import check_proofs
 from skillery.runs.ended_runs import of_no_server
 
@@ -267,7 +268,7 @@ class Figures(NamedTuple):
     near_quotas: Mapping[str, int]
     """For each quota, the number of identities or namespaces that have used most of it."""
     backed_up_at: datetime | None
-    """When the last backup was made. None if there was none, and the settings expect none."""
+    """When the last backup was made, or the first entry of the audit trail if the settings expect a backup."""
 
 
 _waits = text("status IN ('draft', 'in_review')")  # the condition of the index
@@ -281,18 +282,15 @@ _IN_REVIEW = select(func.count(), func.min(func.coalesce(_submitted_at, skill_ve
 )
 
 
-LAST_BACKUP = "last backup"
-"""The name of the time of the last backup in the database."""
-
-
 def read_figures(connection: Connection, quotas: Quotas, expects_backups: bool) -> Figures:
     """Return the figures. Call this in a separate thread: it reads the use of up to 100 identities."""
     in_review, submitted_at = connection.execute(_IN_REVIEW).one()
     _, database_bytes, _ = _database(connection)
     last_backup = find_value(connection, LAST_BACKUP)
-    backed_up_at = datetime.fromtimestamp(0, UTC) if expects_backups else None
-    if last_backup is not None:
-        backed_up_at = datetime.fromisoformat(last_backup.decode())
+    since = last_backup.decode() if last_backup is not None else None
+    if since is None and expects_backups:
+        since = connection.scalar(select(audit.c.at).order_by(audit.c.seq).limit(1)) or datetime.now(UTC).isoformat()
+    backed_up_at = datetime.fromisoformat(since) if since else None
     return Figures(database_bytes, in_review, in_utc(submitted_at), count_near(connection, quotas), backed_up_at)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +27,7 @@ _DAMAGED_ROW = (
 )
 
 
-def encode_row(row: tuple[Any, ...]) -> bytes:
+def encode_row(row: Iterable[Any]) -> bytes:
     """Return a row as one line of JSON. Bytes and times become the objects `{"bytes": base64}` and
     `{"at": ISO 8601}`.
     """
