@@ -1,6 +1,7 @@
 """All hooks that plugins can implement. docs/reference/hooks.md has an example of each.
 
-Six hooks offer backends, of which the settings choose one of each kind by name. One hook offers a verifier of CI jobs.
+Six hooks offer backends, of which the settings choose one of each kind by name. Two hooks offer verifiers of CI jobs
+and of Sigstore bundles.
 Four hooks get events. One hook offers an object with settings, whose methods get events. One hook adds commands to the
 command line. One hook adds pages and endpoints.
 """
@@ -54,6 +55,11 @@ def skillery_signer() -> Offer:  # type: ignore[empty-body]
 @hookspec
 def skillery_verifier() -> Offer:  # type: ignore[empty-body]
     """Return an Offer of a Verifier, for trusted publishing. If a plugin offers one, the server opens it."""
+
+
+@hookspec
+def skillery_sigstore() -> Offer:  # type: ignore[empty-body]
+    """Return an Offer of a SigstoreVerifier. If a plugin offers one, the server opens it."""
 
 
 @hookspec

@@ -82,6 +82,9 @@ def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_pa
             assert profile["status"] == "completed", profile
             script = rpc("run_code", language="javascript", code="export const main = () => 'from the wheel'")
             assert script["output"] == "from the wheel" or shutil.which("node") is None, script
+            bundle = {"envelope": '{"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json"}'}
+            unverified = rpc.error("add_attestation", name="text.csv.profile", version="1.0.0", **bundle)
+            assert (unverified["code"], unverified["data"]["hint"]) == (-32602, "An admin installs skillery-sigstore.")
         finally:
             process.terminate()
             assert process.wait(300) == 0

@@ -111,10 +111,10 @@ def test_a_withdrawn_statement_is_not_sent(org: Server, new_name: str) -> None:
     assert ann.error("end_attestation", id="att_unknown", reason="x")["code"] == -32003
 
 
-def skill_folder(folder: Path, name: str) -> str:
+def skill_folder(folder: Path, name: str, version: str = "1.0.0") -> str:
     folder.mkdir()
     (folder / "SKILL.md").write_text("# Greet\n")
-    (folder / "skill.toml").write_text(f'name = "{name}"\nversion = "1.0.0"\ndescription = "Greets people."\n')
+    (folder / "skill.toml").write_text(f'name = "{name}"\nversion = "{version}"\ndescription = "Greets people."\n')
     return str(folder)
 
 

@@ -43,7 +43,7 @@ COVERED = ROOT / "tests" / "postgres_covered.txt"
 SUBJECT_SECONDS = ROOT / "tests" / "subject_seconds.json"
 """Processor seconds of each subject, [core form, full form], written by `make durations`."""
 SHARED = "tests/conftest.py and tests/support"
-PLUGINS = "bubblewrap oidc openbao ray s3 scanner"
+PLUGINS = "bubblewrap oidc openbao ray s3 scanner sigstore"
 
 # A changed path (a regular expression for its beginning): further subjects whose full form runs. A file below
 # src/skillery/X/, tests/X/ or plugins/skillery-X/ adds the subject X itself.
@@ -54,7 +54,7 @@ ALSO = {
     r"src/skillery/((commands|failure_types|hookspecs|routes)\.py|backends/|plugins/)": f"plugins {PLUGINS}",
     r"src/skillery/((__init__|__main__)\.py|errors/|settings|context/)": "app api",
     r"src/skillery/identity/": "oidc openbao",
-    r"src/skillery/(proof|attestations)/": "proof",
+    r"src/skillery/(proof|attestations)/": "proof openbao sigstore",
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",
     r"src/skillery/runs/": "ray",

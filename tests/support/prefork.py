@@ -74,6 +74,7 @@ IMPORTED = (
     "skillery_openbao",
     "skillery_s3",
     "skillery_scanner",
+    "skillery_sigstore",
     "uvicorn.lifespan.on",
     "uvloop",
     "sqlalchemy.dialects.sqlite",

@@ -174,11 +174,12 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
         await signer.start()
     signing = await asyncio.to_thread(open_signing, database, signer, settings.public_url, __version__)
     verifier = plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
+    sigstore = plugins.open_offered("sigstore", settings, database)
     ranker = plugins.open_ranker(settings, database)
     if ranker is not None:
         stack.push_async_callback(ranker.close)
         await ranker.start()
-    return Backends(authenticator, storage, sandbox, secrets, verifier, ranker, signing)
+    return Backends(authenticator, storage, sandbox, secrets, verifier, sigstore, ranker, signing)
 
 
 def _edge(

@@ -30,6 +30,7 @@ from skillery.attestations.seals import Sealer
 from skillery.attestations.signing import Signing
 from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
+from skillery.backends.verifier import SigstoreVerifier
 from skillery.contents.blobs import Blobs
 from skillery.contents.kept_contents import SignedDownloads
 from skillery.context.disks import Disks
@@ -107,6 +108,7 @@ class Backends(NamedTuple):
     sandbox: Sandbox
     secrets: Secrets
     verifier: Verifier | None
+    sigstore: SigstoreVerifier | None
     ranker: Ranker | None
     signing: Signing
 
@@ -298,7 +300,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
     )
     checks = BundleChecks(database, backends.storage, gate, backends.sandbox.pythons, base.vulnerabilities.date)
     parts = (database, backends.storage, events, checks, _publishing_rules(settings), quotas)
-    passing = Passing(database, events, checks, base.policies, backends.signing)
+    passing = Passing(database, events, checks, base.policies, backends.signing, backends.sigstore)
     return Publisher(*parts, runtime.packages.environments, passing)
 
 

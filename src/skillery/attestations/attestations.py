@@ -156,11 +156,13 @@ class AddedAttestation(msgspec.Struct, frozen=True):
 
 
 class AddAttestation(Params, frozen=True, kw_only=True):
-    """Store a statement about a version that the caller has signed: `author` or `review`."""
+    """Store a statement about a version that the caller has signed: `author` or `review`. A Sigstore bundle of the
+    version's `.files` is stored as `author`.
+    """
 
     name: SkillName
     version: ExactVersion
-    envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE as JSON text")]
+    envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE or Sigstore bundle, as JSON")]
 
 
 SCOPES: Mapping[str, Scope] = {"author": "publish", "review": "review"}
@@ -229,11 +231,10 @@ def _check_signer(connection: Connection, identity: Identity, row: VersionRow, w
     """Raise NotAllowed if the identity is not the publisher and signs as the author, or if it signs a review without a
     decision, and is the publisher or an agent. `access.ApprovalRules` say whether they may decide.
     """
-    is_publisher = identity.name == row.publisher
     if word == "author":
-        if not is_publisher:
-            raise NotAllowed(f"'{row.publisher}' has published '{row.name}' {row.version}: only this author signs it")
+        check_publisher(identity, row)
         return
+    is_publisher = identity.name == row.publisher
     own = version_steps.c.version_id == row.version_id, version_steps.c.identity == identity.name
     decided = select(exists().where(*own, version_steps.c.step.in_(("approve", "reject"))))
     if (is_publisher or identity.kind != "person") and not connection.scalar(decided):
@@ -241,6 +242,12 @@ def _check_signer(connection: Connection, identity: Identity, row: VersionRow, w
             f"'{identity.name}' has not approved or rejected '{row.name}' {row.version}",
             hint="Publishers and agents sign reviews only of their decisions. Another person may sign a review.",
         )
+
+
+def check_publisher(identity: Identity, row: VersionRow) -> None:
+    """Raise NotAllowed if the identity has not published the version."""
+    if identity.name != row.publisher:
+        raise NotAllowed(f"'{row.publisher}' has published '{row.name}' {row.version}: only this author signs it")
 
 
 def _check_number(connection: Connection, identity: Identity, version_id: int) -> None:

@@ -34,6 +34,8 @@ from skillery.proof.statements import Statement, check_subject, verified_stateme
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
+SIGSTORE_PREFIX = "sigstore:"
+"""The start of the names of authors whose Sigstore bundle the registry has verified."""
 IN_USE = timedelta(days=30)
 MOST_AT_ONCE = 100
 WITH_VERSIONS = (
@@ -59,6 +61,17 @@ class Evidence(NamedTuple):
     """The time when it was stored."""
     is_personal: bool = False
     """Whether the identity has signed the attestation with its own key. If not, the registry has signed it."""
+
+    @property
+    def is_author(self) -> bool:
+        """Whether the identity has signed the version itself: with its own key, or with Sigstore."""
+        return self.word == "author" and self.is_personal != self.by.startswith(SIGSTORE_PREFIX)
+
+    def is_by(self, author: str) -> bool:
+        """Return whether it is of an author in a policy. `sigstore:…*` means each identity that begins like this."""
+        if author.startswith(SIGSTORE_PREFIX) and author.endswith("*"):
+            return self.by.startswith(author[:-1])
+        return self.by == author
 
     @property
     def summary(self) -> str:
@@ -99,8 +112,8 @@ def read_revoked(connection: Connection, version_id: int, keyid: str) -> list[Ev
 
     Only the signed chain of keys says which keys are revoked: a program that writes to the database could revoke a
     key, and let the registry sign changed facts. Withdrawn statements are left out, and those that a later statement
-    replaces: of each word, or of each reviewer, only the last one counts. Raise ProofError if a statement does not
-    have the signature of its key, or says something else than its row.
+    replaces: of each word, or of each reviewer or author, only the last one counts. Raise ProofError if a statement
+    does not have the signature of its key, or says something else than its row.
     """
     revoked = _registry_keys(tuple(read_chain(connection)), keyid).revoked
     of_registry = (
@@ -110,7 +123,7 @@ def read_revoked(connection: Connection, version_id: int, keyid: str) -> list[Ev
     )
     last: dict[tuple[str, ...], Row[Any]] = {}
     for row in connection.execute(SIGNED.where(*of_registry).order_by(attestations.c.id)) if revoked else ():
-        subject = (row.predicate, row.made_by) if row.predicate == "review" else (row.predicate,)
+        subject = (row.predicate, row.made_by) if row.predicate in ("review", "author") else (row.predicate,)
         last.pop(subject, None)
         if row.keyid in revoked and row.ended_at is None:
             last[subject] = row
@@ -195,9 +208,11 @@ def evidence_of(statements: Sequence[SignedStatement]) -> list[Evidence]:
 
 
 def signer_of(evidence: Sequence[Evidence]) -> str:
-    """Return the identity that has signed a version as its author, else the CI job that has built it, else ""."""
+    """Return the identity that has signed a version as its author, else the CI job that has built it, else "". A
+    workflow that signs with Sigstore is named without its ref: each release has another one.
+    """
     jobs = [each.by for each in evidence if each.word == "provenance" and each.by.startswith(CI_PREFIX)]
-    authors = [each.by for each in evidence if each.word == "author"]
+    authors = [each.by if each.is_personal else each.by.partition("@refs/")[0] for each in evidence if each.is_author]
     return (authors or jobs or [""])[-1]
 
 

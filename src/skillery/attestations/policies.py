@@ -216,12 +216,10 @@ def _publication(policy: Policy, evidence: Sequence[Evidence]) -> Need:
 
 def _author(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     signed = [
-        each
-        for each in evidence
-        if (each.word == "author" and each.is_personal) or (each.word == "provenance" and each.by.startswith(CI_PREFIX))
+        each for each in evidence if each.is_author or (each.word == "provenance" and each.by.startswith(CI_PREFIX))
     ]
     authors = policy.rules.authors
-    accepted = tuple(each for each in signed if not authors or each.by in authors)
+    accepted = tuple(each for each in signed if not authors or any(map(each.is_by, authors)))
     if accepted:
         return Need("author", accepted[-1:])
     hint = "Publish it from a CI job, or run skillery publish --sign."

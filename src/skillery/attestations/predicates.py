@@ -225,4 +225,4 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
         case "passed":
             return f"meets {str(predicate.get('policy', {}).get('uri', '')).removeprefix('skillery:')}"
         case _:
-            return ""
+            return "signed with Sigstore" if "bundle" in predicate else ""

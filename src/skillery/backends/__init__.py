@@ -41,7 +41,7 @@ FORMER: Mapping[str, tuple[type, str]] = {
 
 KINDS: Mapping[str, Kind] = {
     module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, ranker, secrets, verifier, signer)
-}
+} | {verifier.SIGSTORE.name: verifier.SIGSTORE}
 """All kinds of backends, by name."""
 
 __all__ = [
@@ -107,6 +107,8 @@ __all__ = [
     "Secrets",
     "Signer",
     "SignsDownloads",
+    "SigstoreIdentity",
+    "SigstoreVerifier",
     "SkillCall",
     "SkillMount",
     "Storage",

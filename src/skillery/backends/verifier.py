@@ -1,9 +1,11 @@
-"""Verifiers: the signed tokens of CI jobs, for trusted publishing."""
+"""Verifiers: the signed tokens of CI jobs, for trusted publishing, and the Sigstore bundles of authors."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from skillery.backends.values import Kind, UsesService
 
@@ -30,3 +32,28 @@ class Verifier(Protocol):
 
 
 KIND = Kind("verifier", Verifier, (UsesService,), reads=("check_issuer", "verify"))
+
+
+class SigstoreIdentity(msgspec.Struct, frozen=True):
+    """The identity in the certificate of a Sigstore bundle."""
+
+    issuer: str
+    """The address of the identity provider: `https://token.actions.githubusercontent.com`."""
+    subject: str
+    """An e-mail address, or the address of a workflow with its ref."""
+
+
+@runtime_checkable
+class SigstoreVerifier(Protocol):
+    """Verifies Sigstore bundles without a network. Blocking: several worker threads call it at the same time."""
+
+    def verify(self, bundle: str, sha256: str) -> SigstoreIdentity:
+        """Return the identity that has signed the file with this SHA-256 (hex). `bundle` is JSON from a stranger.
+
+        The certificate, its log entry, their times and the signature are valid for the trusted root. The caller judges
+        the identity. Raise InvalidParams with the reason if the bundle is not valid, or is about another file.
+        """
+        ...
+
+
+SIGSTORE = Kind("sigstore", SigstoreVerifier, reads=("verify",))

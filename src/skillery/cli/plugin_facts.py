@@ -196,6 +196,8 @@ def _opened(plugins: Plugins, settings: Settings, kind: str, name: str, database
         from skillery.app.builders import documents_of
 
         return plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
+    if kind == "sigstore":
+        return plugins.open_offered(kind, settings, database)
     backend: object = plugins.open(kind, settings, database)
     return backend
 

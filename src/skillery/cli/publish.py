@@ -47,6 +47,13 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 )
 @allow_unknown_option
 @sign_option
+@click.option(
+    "--bundle",
+    "bundle_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also store this Sigstore bundle, which signs the .files of the version (FILE.sigstore.json).",
+)
 @click.option("--trusted", is_flag=True, help="In a CI job: publish with a trust rule of the server at --url.")
 @target_options
 @json_option
@@ -57,6 +64,7 @@ def publish(
     allow_unknown: bool,
     trusted: bool,
     sign_file: Path | None,
+    bundle_file: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -73,18 +81,21 @@ def publish(
 
         only_skill = _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else ""
         target = trusted_target(target, only_skill)
-    if sign_file is not None and (trusted or dry_run):
+    if (sign_file or bundle_file) and (trusted or dry_run):
         raise click.UsageError(
-            "--sign excludes --trusted and --dry-run: a CI job needs no key, and a dry run signs nothing"
+            "--sign and --bundle exclude --trusted and --dry-run: a CI job needs no key, and a dry run signs nothing"
         )
+    if bundle_file and len(folders) > 1:
+        raise click.UsageError("--bundle is about one skill: publish the others without it")
     key = read_key(sign_file) if sign_file is not None else None
+    bundle = bundle_file.read_text("utf-8", "replace") if bundle_file else ""
     read_folder = partial(_read, allow_unknown=allow_unknown)
     # The token of a CI job may only publish: it cannot read an earlier version.
     reads = not trusted
     send_folder = (
         partial(_check, read=read_folder, bump=bump)
         if dry_run
-        else partial(_publish, read=read_folder, bump=bump, reads=reads, key=key)
+        else partial(_publish, read=read_folder, bump=bump, reads=reads, key=key, bundle=bundle)
     )
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send_folder))
     if as_json:
@@ -123,8 +134,11 @@ async def _publish(
     bump: Part | Literal["auto"] | None,
     reads: bool,
     key: SigningKey | None,
+    bundle: str,
 ) -> dict[str, Any]:
-    """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
+    """Publish a folder, and store the author's signature with `key` and the Sigstore `bundle`. If `reads` is false, the
+    token may only publish, and the answer has no details.
+    """
     from skillery.authoring.lint import lint, placed
     from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
@@ -147,6 +161,9 @@ async def _publish(
     all_warnings = [*warnings, *lint(skill)]
     if key is not None:
         facts["signed_with"] = key.keyid
+    if bundle:
+        added = await client.add_attestation(created["name"], created["version"], bundle)
+        facts["signed_by"] = added["verified_as"]
     if not reads:
         return {**created, **facts, "warnings": all_warnings}
     described = await client.describe_skill(created["name"], version=created["version"])
@@ -222,6 +239,8 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         click.echo(clean(f"  {answer['digest']}"), err=True)
         if "signed_with" in answer:
             click.echo(clean(f"  signed with {answer['signed_with']}"), err=True)
+        if "signed_by" in answer:
+            click.echo(clean(f"  signed by {answer['signed_by']}"), err=True)
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *finding_lines(answer), *_permission_lines(answer)):

@@ -2978,11 +2978,11 @@ def list_attestations(
 
 
 def add_attestation(self: Any, name: str, version: str, envelope: str) -> AddedAttestation:
-    """Store a statement about a version that the caller has signed: `author` or `review`.
+    """Store a statement about a version that the caller has signed: `author` or `review`. A Sigstore bundle of the version's `.files` is stored as `author`.
 
     name: Skill name
     version: Exact version
-    envelope: Envelope of DSSE as JSON text
+    envelope: Envelope of DSSE or Sigstore bundle, as JSON
     """
     return params_of(locals())
 

@@ -12,15 +12,7 @@ from typing import Annotated, NamedTuple, Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from skillery.attestations.attestations import (
-    AddAttestation,
-    AddedAttestation,
-    EndAttestation,
-    EndedId,
-    end,
-    end_attestations,
-    store_signed,
-)
+from skillery.attestations.attestations import end_attestations
 from skillery.attestations.evidence import (
     Evidence,
     evidence_of,
@@ -33,13 +25,11 @@ from skillery.attestations.policies import Need, Policies, Policy, Situation, Ve
 from skillery.attestations.predicates import Predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.audit import Actor
-from skillery.backends import Events, Identity
+from skillery.backends import Events, Identity, SigstoreVerifier
 from skillery.database import Database
 from skillery.database.registry import lock_skill_row
 from skillery.errors import Conflict, SkilleryError
-from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
-from skillery.formats.texts import parse_id, parse_sentence
 from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.method import Method, Params, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
@@ -111,12 +101,19 @@ class Passing:
     """Judges versions by their policies, and publishes the versions that pass."""
 
     def __init__(
-        self, database: Database, events: Events, checks: BundleChecks, policies: Policies, signing: Signing
+        self,
+        database: Database,
+        events: Events,
+        checks: BundleChecks,
+        policies: Policies,
+        signing: Signing,
+        sigstore: SigstoreVerifier | None,
     ) -> None:
         self.policies = policies
         self.signing = signing
         self.read = partial(read_judged, policies=policies, keyid=signing.keyid)
-        self._database = database
+        self.database = database
+        self.sigstore = sigstore
         self._events = events
         self._checks = checks
 
@@ -146,13 +143,13 @@ class Passing:
         """
         read = partial(self.read, identity=identity, name=name, spec=Exact(version))
         for _ in range(_TRIES):
-            judged = await self._database.read(read)
+            judged = await self.database.read(read)
             verdict, row = judged.verdict(statements), judged.row
             missing = verdict.missing if self.signing.signs else ()
             passed = await self.passed(identity, row.name, row.version, row.digest, verdict)
             step = partial(store, meets=not missing)
             work = partial(_store, read=read, judged=judged, step=step, statements=(*statements, *passed))
-            stepped = await self._database.write(work)
+            stepped = await self.database.write(work)
             if stepped is not None:
                 if row.status != "published" and stepped.status == "published":
                     await self._published(identity, name, version)
@@ -163,7 +160,7 @@ class Passing:
         """Publish a version in review that meets its policy without another approval. If the `passed` of a published
         version has ended, sign another one when the version meets its policy.
         """
-        judged = await self._database.read(partial(self.waiting, identity=identity, name=name, version=version))
+        judged = await self.database.read(partial(self.waiting, identity=identity, name=name, version=version))
         if judged is None or judged.verdict().missing or not self.signing.signs:
             return
         store = partial(step_if_met, identity=identity, name=name, version=version)
@@ -179,31 +176,16 @@ class Passing:
     async def _published(self, identity: Identity, name: str, version: Version) -> None:
         stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
         try:
-            publication = await asyncio.to_thread(self._database.read_now, stored)
+            publication = await asyncio.to_thread(self.database.read_now, stored)
         except SkilleryError:
             # The version stays published even if the storage fails now.
             log.exception("the after_publish hooks were not called for %s %s", name, version)
         else:
             await self._events.after_publish(publication)
 
-    async def add(self, identity: Identity, name: str, version: Version, envelope: str) -> AddedAttestation:
-        """Store a statement that the identity has signed, and publish the version if it passes now."""
-        work = partial(store_signed, identity=identity, name=name, version=version, envelope=envelope)
-        added = await self._database.write(work)
-        await self.publish_if_passed(identity, name, version)
-        return added
-
-    async def end(self, identity: Identity, attestation: str, reason: str) -> EndedId:
-        """Withdraw an attestation. Its version passes again if it meets its policy without the attestation."""
-        work = partial(end, identity=identity, attestation=attestation, reason=reason)
-        withdrawal = await self._database.write(work)
-        if withdrawal.reopened is not None:
-            await self.publish_if_passed(identity, *withdrawal.reopened)
-        return withdrawal.ended
-
     async def explain(self, identity: Identity, name: str, spec: VersionSpec) -> ExplainedPolicy:
         read = partial(self.read, identity=identity, name=name, spec=spec)
-        return await self._database.read(partial(_explained, read=read))
+        return await self.database.read(partial(_explained, read=read))
 
 
 def _store(
@@ -241,18 +223,6 @@ def rules_under(rules: PublishingRules, policy: Policy) -> PublishingRules:
     increases: Landing = "review" if rules.increases != "publish" else "publish"
     first: Landing = "review" if rules.first_permissions != "publish" else "publish"
     return rules._replace(people=rules.reviewed, agents=rules.reviewed, increases=increases, first_permissions=first)
-
-
-# -- add_attestation, end_attestation ----------------------------------------------------------------------------------
-
-
-async def add_attestation(passing: Passing, identity: Identity, params: AddAttestation) -> AddedAttestation:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    return await passing.add(identity, name, version, params.envelope)
-
-
-async def end_attestation(passing: Passing, identity: Identity, params: EndAttestation) -> EndedId:
-    return await passing.end(identity, parse_id(params.id), parse_sentence(params.reason, "reason"))
 
 
 # -- explain_policy ----------------------------------------------------------------------------------------------------
@@ -343,8 +313,4 @@ def _need(need: Need) -> ExplainedNeed:
     return ExplainedNeed(need.need, not need.missing, evidence, need.missing, need.hint)
 
 
-METHODS = (
-    Method(add_attestation, "read", audits="name"),
-    Method(end_attestation, "read", audits="id"),
-    Method(explain_policy, "read", audits=""),
-)
+METHODS = (Method(explain_policy, "read", audits=""),)
