@@ -48,10 +48,6 @@ MOST_NAME = 255
 """The length of an identity in the table of statements."""
 
 
-class _Media(msgspec.Struct, rename="camel"):
-    media_type: str = ""
-
-
 class _Author(NamedTuple):
     """The signer of a Sigstore bundle, as the author of a version."""
 
@@ -62,8 +58,9 @@ class _Author(NamedTuple):
 async def add_attestation(passing: Passing, identity: Identity, params: AddAttestation) -> AddedAttestation:
     """Store a statement of the caller, and publish the version if it passes now."""
     name, version = parse_skill_name(params.name), Version.parse(params.version)
-    if _is_sigstore(params.envelope):
-        added = await _add_bundle(passing, identity, name, version, params.envelope)
+    bundle = _bundle_in(params.envelope)
+    if bundle is not None:
+        added = await _add_bundle(passing, identity, name, version, bundle)
     else:
         work = partial(store_signed, identity=identity, name=name, version=version, envelope=params.envelope)
         added = await passing.database.write(work)
@@ -84,15 +81,17 @@ async def end_attestation(passing: Passing, identity: Identity, params: EndAttes
 # -- Sigstore ----------------------------------------------------------------------------------------------------------
 
 
-def _is_sigstore(text: str) -> bool:
+def _bundle_in(text: str) -> dict[str, Any] | None:
+    """Return the Sigstore bundle in a text, or None if it is something else: `store_signed` says what is wrong."""
     try:
-        return msgspec.json.decode(text, type=_Media).media_type.startswith(MEDIA_TYPE)
+        bundle = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False  # `store_signed` says what is wrong
+        return None
+    return bundle if str(bundle.get("mediaType", "")).startswith(MEDIA_TYPE) else None
 
 
 async def _add_bundle(
-    passing: Passing, identity: Identity, name: str, version: Version, bundle: str
+    passing: Passing, identity: Identity, name: str, version: Version, bundle: dict[str, Any]
 ) -> AddedAttestation:
     """Verify a Sigstore bundle of the publisher, and store a statement of the registry about its signer.
 
@@ -102,14 +101,13 @@ async def _add_bundle(
     if passing.sigstore is None:
         hint = "An admin installs skillery-sigstore."
         raise InvalidParams("this server cannot verify Sigstore bundles", hint=hint, param="envelope")
-    if len(bundle) > MOST_BYTES:
+    # Verified is what is stored: in the text of the caller, a key could be there twice.
+    text = msgspec.json.encode(bundle).decode()
+    if len(text) > MOST_BYTES:
         raise InvalidParams(f"the Sigstore bundle has more than {MOST_BYTES} bytes", param="envelope")
     row = await passing.database.read(partial(_own_version, identity=identity, name=name, version=version))
-    content: dict[str, Any] = msgspec.json.decode(bundle)
-    # Verified is what is stored: in the text, a key could be there twice.
-    text, sha256 = msgspec.json.encode(content).decode(), row.digest.removeprefix("sha256:")
-    author = _author_of(await asyncio.to_thread(passing.sigstore.verify, text, sha256))
-    predicate = {"author": author.name, "kind": author.kind, "bundle": content, "at": now()}
+    author = _author_of(await asyncio.to_thread(passing.sigstore.verify, text, row.digest.removeprefix("sha256:")))
+    predicate = {"author": author.name, "kind": author.kind, "bundle": bundle, "at": now()}
     statements = await passing.signing.attest(author, row.name, row.version, row.digest, {"author": predicate})
     if not statements:
         raise InvalidParams("this server signs nothing, so it states no author", param="envelope")
@@ -121,7 +119,7 @@ def _author_of(signer: SigstoreIdentity) -> _Author:
     """Return the author for a signer. Mail addresses are those of people."""
     name = f"{SIGSTORE_PREFIX}{signer.issuer}|{signer.subject}"
     if len(name) > MOST_NAME or not name.isprintable():
-        raise InvalidParams(f"the identity in the Sigstore bundle is too long: {name[:MOST_NAME]}…", param="envelope")
+        raise InvalidParams(f"the identity of the Sigstore bundle cannot be stored: {name[:80]!r}…", param="envelope")
     return _Author(name, "agent" if "://" in signer.subject else "person")
 
 
