@@ -160,7 +160,7 @@ def test_the_end_of_a_process_with_unread_input_is_noticed(make_loop: Callable[[
         theirs.close()
         messages = [await first, await channel.receive()]
         channel.close()
-        return [message and message.op for message in messages]
+        return [message.op if message else None for message in messages]
 
     async def link_ends() -> list[bytes | None]:
         link = Packets()
@@ -172,7 +172,7 @@ def test_the_end_of_a_process_with_unread_input_is_noticed(make_loop: Callable[[
         link.theirs.close()
         received = [await first, await link.receive(), await link.receive()]
         link.close()
-        return [each and each.raw for each in received]
+        return [each.raw if each else None for each in received]
 
     async def both() -> tuple[list[str | None], list[bytes | None]]:
         async with asyncio.timeout(PATIENCE):

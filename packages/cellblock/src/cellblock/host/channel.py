@@ -26,7 +26,6 @@ takes ten times as long as reading a short message.
 MOST_UNREAD = 2 * PIECE
 """Bytes that were received and not read, above which the channel receives no more."""
 
-
 SO_PASSRIGHTS = 83
 """Socket option of Linux 6.16. If it is off, sending a descriptor to this socket fails with EPERM."""
 
