@@ -59,6 +59,10 @@ class Case(msgspec.Struct, frozen=True):
     share: float = 1.0
     """The share of the weights of the graders that must pass."""
 
+    def is_meant(self, name: str, own_name: str) -> bool:
+        """Return whether the prompt should lead to the skill `name`: `own_name`, or one that the case names."""
+        return name.rpartition(".")[2] == self.skill if self.skill else name == own_name
+
 
 class Suite(msgspec.Struct, frozen=True):
     """The cases of a skill, and what could not be read."""

@@ -1,0 +1,1 @@
+"""Code of evaluations that runs in the sandbox."""
