@@ -17,8 +17,10 @@ from skillery.formats.graders import Answer, Contains, ContainsNot, Exact, FitsS
 from skillery.formats.suites import MAX_CASES, read_suite, suite_files
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from tests.cli.test_cli import Ended, skillery
+from tests.cli.test_eval_model import play
 from tests.conftest import IMPORT_CHECK, Rpc, Server, manifest, skill_files
-from tests.docs.test_shell_blocks import run_page
+from tests.docs.test_shell_blocks import run_as_user, script_of
+from tests.support.fake_model import FakeModel
 
 COUNTS = """
 def main(args):
@@ -67,7 +69,7 @@ def test_examples_are_graded_and_reported_to_other_programs(
     assert "the answer does not match '[3-9] words'" in ended.out
     assert "evals/evals.json: case 2 is an integer, expected an object" in ended.out
     assert "prompts of its suites, not searched: 3" in ended.out
-    assert "not run because they need a model: 1" in ended.out
+    assert "not run because they need a model (--model): 1" in ended.out
     written = json.loads(benchmark.read_text())
     assert written["metadata"]["skill_name"] == "team.wordsz"
     assert [run["result"]["passed"] for run in written["runs"]] == [1, 1, 0]
@@ -96,9 +98,13 @@ def test_prompts_of_suites_are_searched_in_the_registry(words: Path, evaluate: C
 def test_the_page_about_evaluations_runs(start_server: Callable[..., Server], tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    printed = run_page("docs/guide/evaluations.md", start_server(env=IMPORT_CHECK), folder)
+    with FakeModel(play=play) as model:
+        script = script_of("docs/guide/evaluations.md", "").replace("http://127.0.0.1:11434", model.url)
+        printed = run_as_user(script, start_server(env=IMPORT_CHECK), folder)
 
     assert "3 passed in" in printed
+    assert "with the skill: 2 of 2 trials passed, 100% (34% to 100%)" in printed
+    assert "without: 0 of 2 trials passed" in printed
     assert "search: of 2 prompts, the skill is 100% among 1, 100% among 3, 100% among 5" in printed
 
 

@@ -6,6 +6,7 @@ schema.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -34,12 +35,27 @@ Turn = Callable[[Sequence[Heard]], "Sequence[Wanted] | str"]
 """Returns the next tool calls, or the final text, for all results until now."""
 
 
+class Fault(NamedTuple):
+    """An answer of a faulty endpoint. `cut` sends half of the body, and `endless` repeats it without an end."""
+
+    status: int
+    body: bytes = b""
+    kind: str = ""
+    headers: Sequence[tuple[str, str]] = ()
+
+
+Play = Callable[[dict[str, Any], Sequence[Heard]], "Sequence[Wanted] | str | Fault"]
+"""Returns what the model does for a request, without a script of turns: for requests at the same time."""
+
+
 class FakeModel(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, *turns: Turn) -> None:
+    def __init__(self, *turns: Turn, play: Play | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.turns = list(turns)
+        self.play = play
+        self.headers: list[dict[str, str]] = []
         self.heard: list[Heard] = []
         self.requests: list[dict[str, Any]] = []
         self.ids = itertools.count(1)
@@ -50,13 +66,18 @@ class FakeModel(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def next(self, heard: Sequence[Heard]) -> Sequence[Wanted] | str:
+    def next(self, asked: dict[str, Any], heard: Sequence[Heard]) -> Sequence[Wanted] | str:
         self.heard = list(heard)
-        return self.turns.pop(0)(heard)
+        if self.play is None:
+            return self.turns.pop(0)(heard)
+        wanted = self.play(asked, heard)
+        if isinstance(wanted, Fault):
+            raise Faulty(wanted)
+        return wanted
 
     def completion(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Respond to `POST /v1/chat/completions`."""
-        for tool in asked["tools"]:
+        for tool in asked.get("tools", ()):
             assert tool["type"] == "function"
             jsonschema.Draft202012Validator.check_schema(tool["function"]["parameters"])
         assert asked["messages"][0]["role"] == "system"
@@ -65,12 +86,12 @@ class FakeModel(ThreadingHTTPServer):
         for message in asked["messages"]:
             if message["role"] == "tool":
                 waiting.remove(message["tool_call_id"])
-                heard.append(Heard(json.loads(message["content"]), None))
+                heard.append(Heard(_value(message["content"]), None))
                 continue
             assert not waiting, f"no tool message for {waiting}"
             waiting = [call["id"] for call in message.get("tool_calls") or ()]
         assert not waiting, f"no tool message for {waiting}"
-        wanted = self.next(heard)
+        wanted = self.next(asked, heard)
         message = {"role": "assistant", "content": wanted if isinstance(wanted, str) else None, "refusal": None}
         if not isinstance(wanted, str):
             message["tool_calls"] = [
@@ -80,12 +101,14 @@ class FakeModel(ThreadingHTTPServer):
             ]
         reason = "stop" if isinstance(wanted, str) else "tool_calls"
         choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-        return {"id": "x", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
+        usage = {"prompt_tokens": 7, "completion_tokens": 3}
+        head = {"id": "x", "object": "chat.completion", "created": 1, "model": asked["model"]}
+        return {**head, "choices": [choice], "usage": usage}
 
     def message(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Respond to `POST /v1/messages`."""
         assert asked["max_tokens"] > 0
-        for tool in asked["tools"]:
+        for tool in asked.get("tools", ()):
             jsonschema.Draft202012Validator.check_schema(tool["input_schema"])
         heard: list[Heard] = []
         waiting: list[str] = []
@@ -94,9 +117,9 @@ class FakeModel(ThreadingHTTPServer):
             blocks = [] if isinstance(message["content"], str) else message["content"]
             results = [block for block in blocks if block["type"] == "tool_result"]
             assert [block["tool_use_id"] for block in results] == waiting
-            heard += [Heard(json.loads(block["content"]), block["is_error"]) for block in results]
+            heard += [Heard(_value(block["content"]), block["is_error"]) for block in results]
             waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        wanted = self.next(heard)
+        wanted = self.next(asked, heard)
         content: list[dict[str, Any]] = [{"type": "text", "text": wanted if isinstance(wanted, str) else "Let me see."}]
         if not isinstance(wanted, str):
             content += [
@@ -104,9 +127,24 @@ class FakeModel(ThreadingHTTPServer):
                 for one in wanted
             ]
         reason = "end_turn" if isinstance(wanted, str) else "tool_use"
-        usage = {"input_tokens": 1, "output_tokens": 1}
+        usage = {"input_tokens": 7, "output_tokens": 3}
         told = {"id": "x", "type": "message", "role": "assistant", "model": asked["model"], "content": content}
         return told | {"stop_reason": reason, "stop_sequence": None, "usage": usage}
+
+
+class Faulty(Exception):
+    """Raised in place of an answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault = fault
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -115,9 +153,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.requests.append(asked)
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
         answer = {"/v1/chat/completions": self.server.completion, "/v1/messages": self.server.message}[self.path]
         try:
             status, told = 200, answer(asked)
+        except Faulty as error:
+            self.fail(error.fault)
+            return
         except (AssertionError, ValueError, jsonschema.SchemaError) as error:
             status, told = 400, {"error": {"type": "invalid_request_error", "message": str(error) or repr(error)}}
         body = json.dumps(told).encode()
@@ -126,6 +168,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def fail(self, fault: Fault) -> None:
+        self.send_response(fault.status)
+        for name, value in fault.headers:
+            self.send_header(name, value)
+        if fault.kind != "endless":
+            self.send_header("content-length", str(len(fault.body) * (2 if fault.kind == "cut" else 1)))
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.wfile.write(fault.body)
+            while fault.kind == "endless":
+                self.wfile.write(fault.body)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing."""

@@ -1,4 +1,4 @@
-"""`skillery eval`: the cases of a skill folder that need no model, and their report in the forms of other programs."""
+"""`skillery eval`: the cases of a skill folder, and their report in the forms of other programs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from xml.etree import ElementTree
 import msgspec
 
 from skillery.authoring.folder_runs import FolderRuns
+from skillery.authoring.model_evaluation import ModelResults, Tried
 from skillery.authoring.own_tests import test_folder
 from skillery.authoring.results import Report, Result
+from skillery.evaluations.choices import Candidate
+from skillery.evaluations.trials import ARMS, Arm
 from skillery.formats.suites import Case, Suite, read_suite, suite_files
 from skillery.formats.timestamps import instant_text
 
 SEARCHED = 20
 """The number of search results that count for a prompt."""
 DEPTHS = (1, 3, 5)
-Search = Callable[[str], Awaitable[Sequence[str]]]
-"""Return the names of the skills that a registry finds for a prompt, best first."""
+Search = Callable[[str], Awaitable[Sequence[Candidate]]]
+"""Return the skills that a registry finds for a prompt, best first."""
 
 
 class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,17 +76,20 @@ class Findability(msgspec.Struct, frozen=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """The results of a folder. `findability` is None without a search, or without prompts."""
+    """The results of a folder. `findability` is None without a search, or without prompts. `model` is None if no model
+    tried the tasks.
+    """
 
     report: Report
     suite: Suite
     began_at: datetime
     seconds: float
     findability: Findability | None = None
+    model: ModelResults | None = None
 
     @property
     def ok(self) -> bool:
-        return self.report.ok
+        return self.report.ok and (self.model is None or self.model.ok)
 
     @property
     def runs(self) -> list[Result]:
@@ -91,7 +97,8 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.report.warnings, *(problem.message for problem in self.suite.problems)]
+        problems = [*self.suite.problems, *(self.model.problems if self.model else ())]
+        return [*self.report.warnings, *(problem.message for problem in problems)]
 
     def count(self, kind: str) -> int:
         return sum(case.kind == kind for case in self.suite.cases)
@@ -99,7 +106,9 @@ class Evaluation(msgspec.Struct, frozen=True):
     def as_json(self) -> dict[str, Any]:
         findability = {"findability": self.findability.as_json()} if self.findability else {}
         facts = {"folder": self.report.folder, "name": self.report.name, "version": self.report.version, "ok": self.ok}
-        return {**facts, "results": self.runs, **findability, "tasks": self.count("task"), "warnings": self.warnings}
+        model = {"model": self.model} if self.model else {}
+        tasks = {"tasks": self.count("task"), **model}
+        return {**facts, "results": self.runs, **findability, **tasks, "warnings": self.warnings}
 
 
 async def evaluate_folder(
@@ -125,52 +134,91 @@ def _suite(folder: Path) -> Suite:
 
 
 async def _searched(search: Search, name: str, case: Case) -> Prompt:
-    names = await search(case.prompt)
-    ranks = (rank for rank, result in enumerate(names, 1) if _is_meant(result, name, case))
+    names = [candidate.name for candidate in await search(case.prompt)]
+    ranks = (rank for rank, result in enumerate(names, 1) if case.is_meant(result, name))
     first = names[0] if names else ""
     return Prompt(case.id, case.source, case.prompt, case.triggers, next(ranks, None), first)
-
-
-def _is_meant(result: str, name: str, case: Case) -> bool:
-    """Return whether a search result is the skill of a prompt: this skill, or one that the case names."""
-    return result.rpartition(".")[2] == case.skill if case.skill else result == name
 
 
 # -- The forms for other programs --------------------------------------------------------------------------------------
 
 
+CONFIGURATIONS: dict[Arm, str] = {"with": "with_skill", "without": "without_skill", "before": "old_skill"}
+
+
 def benchmark_of(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the results in the form of benchmark.json, which the viewer of skill-creator shows. Without a model, the
-    only configuration is `with_skill`.
+    """Return the results in the form of benchmark.json, which the viewer of skill-creator shows: the tasks in each arm.
+    Without a model, these are the examples, in the only configuration `with_skill`.
     """
-    report, runs = evaluation.report, evaluation.runs
-    shares = [float(result.status == "passed") for result in runs]
-    seconds = [result.duration_ms / 1000 for result in runs]
-    rows = [_benchmark_run(number, result) for number, result in enumerate(runs, 1)]
-    tokens = {"tokens": {"mean": 0, "stddev": 0.0, "min": 0, "max": 0}}
-    summary = {"pass_rate": _spread(shares), "time_seconds": _spread(seconds), **tokens} if runs else {}
+    report, model = evaluation.report, evaluation.model
+    rows = _task_rows(model.tried) if model else _example_rows(evaluation.runs)
+    by_arm = {arm: [row["result"] for row in rows if row["configuration"] == CONFIGURATIONS[arm]] for arm in ARMS}
+    summary: dict[str, Any] = {CONFIGURATIONS[arm]: _summary(results) for arm, results in by_arm.items() if results}
+    if by_arm["with"] and by_arm["without"]:
+        summary["delta"] = {
+            key: f"{summary['with_skill'][key]['mean'] - summary['without_skill'][key]['mean']:+.2f}"
+            for key in summary["with_skill"]
+        }
     return {
         "metadata": {
             "skill_name": report.name,
             "skill_path": report.folder,
-            "executor_model": "none",
+            "executor_model": model.model if model else "none",
             "timestamp": instant_text(evaluation.began_at),
-            "evals_run": [row["eval_id"] for row in rows],
-            "runs_per_configuration": 1,
+            "evals_run": list(dict.fromkeys(row["eval_id"] for row in rows)),
+            "runs_per_configuration": max((row["run_number"] for row in rows), default=1),
         },
         "runs": rows,
-        "run_summary": {"with_skill": summary},
-        "notes": evaluation.warnings,
+        "run_summary": summary or {"with_skill": {}},
+        "notes": [*([model.reason] if model and model.reason else []), *evaluation.warnings],
     }
 
 
-def _benchmark_run(number: int, result: Result) -> dict[str, Any]:
+def _example_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [_example_row(number, result) for number, result in enumerate(results, 1)]
+
+
+def _example_row(number: int, result: Result) -> dict[str, Any]:
     is_passed = result.status == "passed"
     counts = {"pass_rate": float(is_passed), "passed": int(is_passed), "failed": int(not is_passed), "total": 1}
     costs = {"time_seconds": result.duration_ms / 1000, "tokens": 0, "tool_calls": 0, "errors": int(not is_passed)}
     expectation = {"text": f"{result.subject} {result.name}", "passed": is_passed, "evidence": result.message}
     head = {"eval_id": number, "eval_name": result.name, "configuration": "with_skill", "run_number": 1}
     return {**head, "result": counts | costs, "expectations": [expectation], "notes": []}
+
+
+def _task_rows(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    numbers = {task: number for number, task in enumerate(dict.fromkeys(row.trial.task for row in tried), 1)}
+    return [_task_row(numbers[row.trial.task], row) for row in tried]
+
+
+def _task_row(number: int, row: Tried) -> dict[str, Any]:
+    trial, grades = row.trial, row.graded.grades
+    answers = [entry for entry in trial.transcript if entry["role"] == "tool"]
+    passed = sum(grade.passed for grade in grades)
+    configuration = CONFIGURATIONS[trial.arm]
+    return {
+        "eval_id": number,
+        "eval_name": trial.task,
+        "configuration": configuration,
+        "run_number": row.number,
+        "result": {
+            "pass_rate": row.graded.score,
+            "passed": passed,
+            "failed": len(grades) - passed,
+            "total": len(grades),
+            "time_seconds": round(trial.duration_ms / 1000, 3),
+            "tokens": trial.tokens.total,
+            "tool_calls": len(answers),
+            "errors": sum(entry["is_error"] for entry in answers),
+        },
+        "expectations": [{"text": grade.text, "passed": grade.passed, "evidence": grade.evidence} for grade in grades],
+        "notes": [trial.error] if trial.error else [],
+    }
+
+
+def _summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {key: _spread([result[key] for result in results]) for key in ("pass_rate", "time_seconds", "tokens")}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -210,7 +210,7 @@ async def test_folder(
     """
     gate = runs.gate(timeout_ms)
     try:
-        skill, skill_md, notes = await asyncio.to_thread(_read, folder, allow_unknown)
+        skill, skill_md, notes = await asyncio.to_thread(read_folder, folder, allow_unknown)
         bundle, findings = await _checked(gate, skill, skill_md)
     except InvalidParams as error:
         return Report(str(folder), "", "", failed_checks(problems_of(error), error.hint))
@@ -231,8 +231,11 @@ async def test_folder(
     return Report(str(folder), name, version, tuple(results), warnings, search_line(skill))
 
 
-def _read(folder: Path, allow_unknown: bool) -> tuple[SkillFolder, str | SkillMd, list[str]]:
-    """Return the skill, its SKILL.md, and notes for the author. A plain Agent Skill is read as an import reads it."""
+def read_folder(folder: Path, allow_unknown: bool) -> tuple[SkillFolder, str | SkillMd, list[str]]:
+    """Return the skill, its SKILL.md, and notes for the author. A plain Agent Skill is read as an import reads it.
+
+    Raise the errors of `read_skill_folder` and `refuse_misspelt`. Blocking.
+    """
     if (folder / SKILL_MD).is_file() and not (folder / SKILL_TOML).exists():
         skill, skill_md, notes = read_plain_folder(folder)
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ import msgspec
 
 from skillery.cli.authoring import TIMEOUT_MS, print_report
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
+from skillery.cli.model_evaluation import model_lines, model_options
 from skillery.cli.options import (
     Target,
     allow_unknown_option,
@@ -24,6 +26,7 @@ from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
     from skillery.authoring.evaluation import Evaluation, Findability
+    from skillery.authoring.model_evaluation import ModelPlan, Registry
     from skillery.client import AsyncClient
     from skillery.settings.load import Settings
 
@@ -31,7 +34,7 @@ MOST_MISSED = 10
 """The maximum number of missed prompts that are printed."""
 
 
-@click.command("eval", short_help="Evaluate the skill in each DIR: its examples, and how well a search finds it.")
+@click.command("eval", short_help="Evaluate the skill in each DIR: its examples, its tasks, and how it is found.")
 @folders_argument
 @click.option("--find", is_flag=True, help="Search the registry with the prompts of the suites.")
 @click.option(
@@ -43,6 +46,7 @@ MOST_MISSED = 10
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a benchmark.json.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
+@model_options
 @allow_unknown_option
 @target_options
 @json_option
@@ -52,16 +56,18 @@ def evaluate(
     timeout_ms: int,
     out: Path | None,
     junit: Path | None,
+    plan: ModelPlan | None,
     allow_unknown: bool,
     target: Target,
     as_json: bool,
 ) -> None:
-    """Evaluate the skill in each DIR, without a model: run its examples with their graders, and read its suites. With
-    NAME@VERSION in place of DIR, the server evaluates this version, and compares it with the version before.
+    """Evaluate the skill in each DIR: run its examples with their graders, and read its suites. With NAME@VERSION in
+    place of DIR, the server evaluates this version, and compares it with the version before.
 
     Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
-    registry is searched with each prompt of the suites that should find the skill, or should not. Cases with tasks need
-    a model: they are counted, and do not run. Nothing is published.
+    registry is searched with each prompt of the suites that should find the skill, or should not. With --model, an
+    agent does each task with and without the skill. Prompts, files of cases and SKILL.md are sent to the model. Nothing
+    is published.
     """
     import asyncio
 
@@ -72,9 +78,11 @@ def evaluate(
         return
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
+    if plan is not None and plan.before is not None and len(folders) > 1:
+        raise click.UsageError("--before is another version of one folder: give one DIR")
     settings = target.load().settings
     show_log(settings)
-    session = _Session(folders, timeout_ms, allow_unknown)
+    session = _Session(folders, timeout_ms, allow_unknown, plan)
 
     async def searching(client: AsyncClient) -> list[Evaluation]:
         return await session.run(settings, client)
@@ -86,7 +94,7 @@ def evaluate(
         print_json([evaluation.as_json() for evaluation in evaluations])
     else:
         for evaluation in evaluations:
-            _print_evaluation(evaluation, is_searched=find)
+            _print_evaluation(evaluation, is_searched=find, has_model=plan is not None)
     if not all(evaluation.ok for evaluation in evaluations):
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -97,23 +105,50 @@ class _Session(NamedTuple):
     folders: Sequence[Path]
     timeout_ms: int
     allow_unknown: bool
+    plan: ModelPlan | None
 
     async def run(self, settings: Settings, client: AsyncClient | None) -> list[Evaluation]:
         """Return the evaluation of each folder. With a client, the prompts of the suites are searched."""
         from skillery.authoring.evaluation import SEARCHED, evaluate_folder
         from skillery.authoring.folder_runs import open_runs
+        from skillery.evaluations.choices import Candidate
 
-        async def search(prompt: str) -> list[str]:
+        async def search(prompt: str) -> list[Candidate]:
             assert client is not None
             page = await client.search_skills(prompt, limit=SEARCHED)
-            return [skill["name"] for skill in page["skills"]]
+            return [Candidate(skill["name"], skill["description"]) for skill in page["skills"]]
 
         find = search if client is not None else None
         async with open_runs(settings) as runs:
-            return [
+            evaluations = [
                 await evaluate_folder(runs, folder, self.timeout_ms, find, allow_unknown=self.allow_unknown)
                 for folder in self.folders
             ]
+        if self.plan is None:
+            return evaluations
+        registry = None
+        if client is not None:
+            from skillery.authoring.model_evaluation import Registry
+
+            skills = (await client.list_skills(limit=100))["skills"]
+            registry = Registry(search, [Candidate(skill["name"], skill["description"]) for skill in skills])
+        return [
+            await self._with_model(self.plan, settings, *pair, registry)
+            for pair in zip(self.folders, evaluations, strict=True)
+        ]
+
+    async def _with_model(
+        self, plan: ModelPlan, settings: Settings, folder: Path, evaluation: Evaluation, registry: Registry | None
+    ) -> Evaluation:
+        """Add the results of the model, unless the folder has failed already."""
+        from skillery.authoring.model_evaluation import evaluate_with_model
+        from skillery.cli.files import temporary_client
+
+        if not evaluation.ok:
+            return evaluation
+        open_registry = functools.partial(temporary_client, settings)
+        results = await evaluate_with_model(folder, evaluation.suite, plan, registry, open_registry)
+        return msgspec.structs.replace(evaluation, model=results)
 
 
 def _write_reports(evaluations: Sequence[Evaluation], out: Path | None, junit: Path | None) -> None:
@@ -125,8 +160,8 @@ def _write_reports(evaluations: Sequence[Evaluation], out: Path | None, junit: P
         junit.write_bytes(junit_of(evaluations))
 
 
-def _print_evaluation(evaluation: Evaluation, *, is_searched: bool) -> None:
-    """Print the results of the examples, and what the searches found."""
+def _print_evaluation(evaluation: Evaluation, *, is_searched: bool, has_model: bool) -> None:
+    """Print the results of the examples, what the searches found, and what the model did."""
     print_report(evaluation.report, evaluation.seconds)
     for problem in evaluation.suite.problems:
         click.echo(f"  {click.style('warning', fg='yellow')}  {clean(problem.message)}")
@@ -135,8 +170,12 @@ def _print_evaluation(evaluation: Evaluation, *, is_searched: bool) -> None:
     prompts, tasks = evaluation.count("trigger"), evaluation.count("task")
     if prompts and not is_searched:
         click.echo(f"  prompts of its suites, not searched: {prompts}; --find searches the registry with them")
-    if tasks:
-        click.echo(f"  tasks of its suites, not run because they need a model: {tasks}")
+    if evaluation.model is not None:
+        for line in model_lines(evaluation.model):
+            click.echo(clean(f"  {line}"))
+    elif tasks:
+        reason = "a check or an example failed" if has_model else "they need a model (--model)"
+        click.echo(f"  tasks of its suites, not run because {reason}: {tasks}")
 
 
 def _print_findability(findability: Findability) -> None:

@@ -1,0 +1,119 @@
+"""`skillery eval --model`: the options of a model, and the lines about what it did."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.formats.wording import one_line
+
+if TYPE_CHECKING:
+    from skillery.authoring.model_evaluation import ModelPlan, ModelResults
+    from skillery.evaluations.statistics import Change
+
+MOST_FAILED = 10
+"""The maximum number of failed trials that are printed."""
+KEY_VARIABLE = "MODEL_KEY"
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a model to a command. The command gets them as `plan`, which is None without --model."""
+
+    @click.option(
+        "--model", "model_url", metavar="URL", help="Let a model do the tasks: the address of its API, with /v1."
+    )
+    @click.option("--name", "model_name", metavar="NAME", help="The name of the model, with --model.")
+    @click.option("--api", type=click.Choice(["openai", "anthropic"]), default="openai", show_default=True)
+    @click.option(
+        "--key-env",
+        metavar="VARIABLE",
+        default=KEY_VARIABLE,
+        show_default=True,
+        help="The environment variable with the key of the API.",
+    )
+    @click.option("--trials", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each task.")
+    @click.option(
+        "--max-tokens",
+        "tokens",
+        type=click.IntRange(1),
+        default=2_000_000,
+        show_default=True,
+        help="The budget of each DIR: stop before a request that could exceed it.",
+    )
+    @click.option(
+        "--before",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Compare with the version of the skill in this folder.",
+    )
+    @functools.wraps(command)
+    def with_plan(**options: Any) -> Any:
+        url, name, api, key_env = (options.pop(key) for key in ("model_url", "model_name", "api", "key_env"))
+        limits = {key: options.pop(key) for key in ("trials", "tokens", "before")}
+        return command(plan=_plan(url, name, api, key_env, limits), **options)
+
+    return with_plan
+
+
+def _plan(url: str | None, name: str | None, api: Any, key_env: str, limits: dict[str, Any]) -> ModelPlan | None:
+    """Return what the options of a model say. Raise UsageError if they contradict each other."""
+    if url is None or name is None:
+        if url or name or limits["before"]:
+            raise click.UsageError("a model needs both --model URL and --name NAME")
+        return None
+    from skillery.authoring.model_evaluation import ModelPlan
+    from skillery.evaluations.models import Model, check_address
+
+    try:
+        check_address(url)
+    except ValueError as error:
+        raise click.UsageError(f"--model: {error}") from None
+    if key_env != KEY_VARIABLE and key_env not in os.environ:
+        raise click.UsageError(f"--key-env: the environment has no variable {key_env}")
+    return ModelPlan(Model(api, url, name), os.environ.get(key_env, "").strip(), **limits)
+
+
+ARM_WORDS = {"with": "with the skill", "without": "without", "before": "before"}
+
+
+def model_lines(results: ModelResults) -> Iterator[str]:
+    """Yield the lines about the tasks and the choices of a model."""
+    summary = results.summary
+    for problem in results.problems:
+        yield f"not tried: {problem.message}"
+    for arm, share in summary.shares.items():
+        passed = f"{share.passed} of {share.trials} trials passed, {share.share:.0%}"
+        interval = f"{share.low:.0%} to {share.high:.0%}"
+        yield f"{ARM_WORDS[arm]}: {passed} ({interval}), {summary.tokens_per_trial[arm]:,} tokens a trial"
+    if summary.lift is not None:
+        yield f"lift by the skill: {_change_words(summary.lift)}"
+    if summary.change is not None:
+        yield f"change since the version before: {_change_words(summary.change)}"
+    if "with" in summary.shares:
+        yield f"the agent opened the skill in {summary.used} of {summary.shares['with'].trials} trials"
+        yield summary.sight
+    for positive in (True, False):
+        choices = [choice for choice in results.choices if choice.triggers == positive]
+        if choices:
+            words = "should" if positive else "should not"
+            chosen = sum(choice.ok == positive for choice in choices)
+            yield f"chosen by the model for {chosen} of {len(choices)} prompts that {words} lead to the skill"
+    failed = [row for row in results.tried if row.trial.arm == "with" and not row.graded.passed]
+    for row in failed[:MOST_FAILED]:
+        grade = next(grade for grade in row.graded.grades if not grade.passed)
+        reason = row.trial.error or f"{one_line(grade.text, 100)}: {grade.evidence}"
+        yield f"  failed: {row.trial.task}, trial {row.number}: {one_line(reason, 300)}"
+    yield f"tokens used: {results.tokens.total:,}"
+    if results.reason:
+        done = f"{results.state} after {len(results.tried)} of {results.planned} trials"
+        yield f"{done}: {results.reason}{'; raise --max-tokens' if results.state == 'stopped' else ''}"
+
+
+def _change_words(change: Change) -> str:
+    points = f"{100 * change.change:+.0f} points ({100 * change.low:+.0f} to {100 * change.high:+.0f})"
+    return f"{points}, {change.verdict}"
