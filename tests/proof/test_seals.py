@@ -41,7 +41,7 @@ from skillery.proof.seals import (
 from skillery.proof.statements import read_statement
 from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.runs.statements import make_predicate
-from skillery.settings.groups import Seals
+from skillery.settings.versions import Seals
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.proof.test_attestations import ADDRESS, keys_of

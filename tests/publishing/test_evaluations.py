@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.fake_model import FakeModel, Heard, Wanted
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -17,6 +21,20 @@ SETTINGS = """
 [policy."acme.*"]
 needs = ["tests", "evaluation"]
 evaluation = { min_pass = 0.5 }
+
+[policy."ask.*"]
+needs = ["evaluation"]
+
+[evals]
+on_submit = "all"
+model = "house"
+trials = 1
+
+[models.house]
+url = "URL/v1"
+model = "house-small"
+input_price = 1.0
+output_price = 1.0
 """
 ADDS = "def main(args):\n    return {'sum': args['a'] + args['b']}\n"
 ADDS_WRONG = "def main(args):\n    return {'sum': args['a'] + abs(args['b'])}\n"
@@ -24,22 +42,39 @@ SMALL = {"name": "small", "args": {"a": 1, "b": 2}, "expect": {"sum": 3}}
 NEGATIVE = {"name": "negative", "args": {"a": 1, "b": -2}, "expect": {"sum": -1}}
 
 
+def play(asked: dict[str, Any], heard: Sequence[Heard]) -> Sequence[Wanted] | str:
+    """Use the skill if there is one, after a look at the cases, which the agent must not see."""
+    if "read_skill_file" not in {tool["function"]["name"] for tool in asked["tools"]}:
+        return "I cannot."
+    if heard:
+        return f"no cases: {'passed' not in str(heard[0])}; {heard[1].content}"
+    numbers = {"args": {"a": 1, "b": -2}}
+    return [Wanted("read_skill_file", {"path": "evals/evals.json"}), Wanted("execute_skill", numbers)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[FakeModel]:
+    with FakeModel(play=play) as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def server(
-    database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    model: FakeModel, database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("evaluations")
     (folder / "home").mkdir()
-    (folder / "home" / "skillery.toml").write_text(SETTINGS)
+    (folder / "home" / "skillery.toml").write_text(SETTINGS.replace("URL", model.url))
     url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     running = Server(folder / "home", env=people_settings(folder / "plugins", SKILLERY_DATABASE=url))
     yield running
     assert running.stop() == 0, running.log.read_text()[-4000:]
 
 
-def publish(caller: Rpc, name: str, version: str, code: str, *examples: dict[str, Any]) -> str:
+def publish(caller: Rpc, name: str, version: str, code: str, *examples: dict[str, Any], **files: str) -> str:
     made = manifest(name, version=version, examples=[*examples])
-    return str(caller("create_skill", manifest=made, skill_md="# A\n", files=skill_files(code))["status"])
+    created = caller("create_skill", manifest=made, skill_md="# A\n", files=skill_files(code, **files))
+    return str(created["status"])
 
 
 def ended(caller: Rpc, name: str, version: str) -> Any:
@@ -108,3 +143,49 @@ def test_a_killed_server_counts_no_trial_twice(start_server: Callable[..., Serve
     assert (evaluation["state"], evaluation["done"]) == ("done", 5)
     assert [case["arms"] for case in evaluation["cases"]] == [{"with": {"passed": 1, "trials": 1}}] * 5
     assert len(rpc("list_attestations", name=new_name, predicate="evaluation")["attestations"]) == 1
+
+
+@pytest.mark.full
+def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_name: str) -> None:
+    name = f"ask.{new_name}"
+    ann, rita = (Caller(server.url, Who(who, "read run publish review", "*")) for who in ("ann", "rita"))
+    graders = [{"type": "contains", "pattern": "-1"}, {"type": "contains", "pattern": "no cases: True"}]
+    tasks = json.dumps({"evals": [{"id": 1, "prompt": "What is 1 + -2?", "graders": graders}]})
+    publish(ann, name, "1.0.0", ADDS, **{"evals/evals.json": tasks})
+    first = ended(ann, name, "1.0.0")
+    assert (first["state"], first["error"], first["verdict"], first["kinds"]) == ("done", "", None, ["task"])
+    counts = {arm: count["passed"] for arm, count in first["cases"][0]["arms"].items()}
+    assert counts == {"with": 1, "without": 0}
+    assert ann("explain_policy", name=name, version="1.0.0")["status"] == "published"
+
+    publish(ann, name, "1.1.0", ADDS_WRONG, **{"evals/evals.json": tasks})
+    unclear = ended(ann, name, "1.1.0")
+    assert unclear["verdict"] == "unclear"
+    assert unclear["summary"].startswith("0% with, 0% without, 100% before · unclear · 1 case · 0.0")
+    [need] = ann("explain_policy", name=name, version="1.1.0")["needs"]
+    assert need["missing"] == "a reviewer who accepts its unclear evaluation"
+    assert ann("list_workspaces")["workspaces"] == []
+    assert rita("approve_version", name=name, version="1.1.0")["status"] == "in_review"
+    assert rita("approve_version", name=name, version="1.1.0", accepts=unclear["id"])["status"] == "published"
+
+
+def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:
+    publish(sqlite_rpc, new_name, "1.0.0", ADDS)
+    rates = {"with_skill": (1.0, 0.5), "without_skill": (0.5, 0.0)}
+    runs = [
+        {"eval_id": number, "configuration": configuration, "result": {"pass_rate": rate}}
+        for configuration, pair in rates.items()
+        for number, rate in enumerate(pair)
+    ]
+    (tmp_path / "benchmark.json").write_text(json.dumps({"runs": runs}))
+    (tmp_path / "key.pem").write_bytes(SigningKey.new().pem)
+    (tmp_path / "key.pem").chmod(0o600)
+    key, url = str(tmp_path / "key.pem"), ("--url", sqlite_rpc.url)
+    command = "eval", f"{new_name}@1.0.0", "--import", str(tmp_path / "benchmark.json"), *url
+    assert "pass --sign KEYFILE" in skillery(*command).err
+    assert skillery("key", "add", key, *url).code == 0
+
+    sent = skillery(*command, "--sign", key)
+    [row] = sqlite_rpc("list_attestations", name=new_name, predicate="evaluation")["attestations"]
+    assert (sent.code, sent.out.strip()) == (0, row["id"])
+    assert row["summary"] == "75% with, 25% without · nothing to compare · 2 cases · measured outside"

@@ -46,8 +46,8 @@ from skillery.runs.cache import Cache
 from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, is_upgraded, note_seen
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.runner import Runner
-from skillery.settings.groups import Review
 from skillery.settings.load import Settings
+from skillery.settings.versions import Review
 from skillery.skills.catalogue_order import outdated_skills, update_sums, write_uses
 from skillery.versions.new_versions import is_rebuild_pending, rebuild_some, request_rebuild
 

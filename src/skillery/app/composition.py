@@ -50,10 +50,13 @@ from skillery.maintenance.integrity import KeptFigures, read_figures
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
+from skillery.methods.execution import call_directly
 from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
 from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
+from skillery.publishing.evaluation_jobs import EvaluationJobs
+from skillery.publishing.evaluation_tasks import TaskRuns
 from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityChecks
 from skillery.registry.cursors import cursor_key
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
@@ -64,7 +67,6 @@ from skillery.settings.load import Settings, is_loopback
 from skillery.settings.sources import leaves
 from skillery.skills.figures import popular_skills
 from skillery.versions.new_versions import rebuild_derived_rows
-from skillery.webhooks.audit_export import AuditExport
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -131,10 +133,11 @@ async def open_server(
         checks = VulnerabilityChecks(database, backends.storage, known, core.rechecks, settings.scan.osv_seconds)
         stack.push_async_callback(checks.close)
         checks.start()
-        if settings.audit.otlp:
-            export = AuditExport(database, home.server_id, settings.audit.otlp)
-            await export.start()
-            stack.push_async_callback(export.close)
+        evaluations, call_as = core.evaluations, partial(partial, call_directly, core)
+        tasks = TaskRuns(core.publisher.checks, evaluations.models, call_as, lambda: core.runner.has_room)
+        jobs = EvaluationJobs(database, home.server_id, evaluations, core.runner, core.passing, tasks)
+        stack.push_async_callback(jobs.close)
+        await jobs.start()
         additions = _Additions(events.failures, routes_of(plugins, settings, backends.authenticator), counts)
         facts = _Known(
             partial(plugins_of_server, plugins, settings, events.failures),

@@ -58,7 +58,7 @@ from skillery.methods.table import METHODS
 from skillery.publishing.bundle_checks import BundleChecks, Developer
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.evaluation_cases import CaseRuns
-from skillery.publishing.evaluation_jobs import EvaluationJobs
+from skillery.publishing.evaluation_tasks import Models
 from skillery.publishing.evaluations import Evaluations
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
@@ -90,6 +90,7 @@ from skillery.skills.search_fusion import Meanings
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
 from skillery.versions.revocations import Revocations
+from skillery.webhooks.audit_export import AuditExport
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.files import WorkspaceFiles
@@ -147,9 +148,8 @@ class _Runtime(NamedTuple):
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
-    """Build the core and start its parts. `stack` closes the parts in reverse order.
-
-    Raise StartupError if a part cannot be built or started.
+    """Build the core and start its parts. `stack` closes the parts in reverse order. Raise StartupError if a part
+    cannot be built or started.
     """
     database, backends, home, quotas = base.database, base.backends, base.home, quotas_of(base.settings)
     refusals, once, compilers = Refusals(database), Once(database, home.server_id), CompilePool()
@@ -175,10 +175,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(deliveries.close)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     views, revocations = base.settings, Revocations(database, backends.signing)
-    evaluations = Evaluations(registry, CaseRuns(database, publisher.checks))
-    jobs = EvaluationJobs(database, home.server_id, evaluations, runtime.runner, publisher.passing, base.settings.evals)
-    stack.push_async_callback(jobs.close)
-    await jobs.start()
+    models = Models(base.settings.models, base.settings.evals, backends.secrets)
     return Core(
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
@@ -197,7 +194,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
         passing=publisher.passing,
         reviews=Reviews(database, publisher.checks, publisher.passing),
-        evaluations=evaluations,
+        evaluations=Evaluations(registry, CaseRuns(database, publisher.checks), models),
         revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
@@ -226,9 +223,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
 
 
 async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Disks, stack: AsyncExitStack) -> None:
-    """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
-
-    First, record a failure for each run that the last server of this home left open.
+    """Record a failure for each run that the last server of this home left open, start the parts that execute runs,
+    and publish the bundled skills. `stack` closes the parts.
     """
     database, home, runner = base.database, base.home, runtime.runner
     stack.push_async_callback(runtime.packages.environments.close)
@@ -248,6 +244,10 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Dis
     jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, home.server_id, base.settings.review)
     stack.push_async_callback(jobs.close)
     jobs.start()
+    if base.settings.audit.otlp:
+        export = AuditExport(database, home.server_id, base.settings.audit.otlp)
+        await export.start()
+        stack.push_async_callback(export.close)
 
 
 def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
 from skillery.attestations.evidence import WITH_VERSIONS, passed_about
-from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of_envelope
+from skillery.attestations.predicates import OwnAuthor, OwnEvaluation, OwnReview, summary_of_envelope
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
@@ -156,8 +156,8 @@ class AddedAttestation(msgspec.Struct, frozen=True):
 
 
 class AddAttestation(Params, frozen=True, kw_only=True):
-    """Store a statement about a version that the caller has signed: `author` or `review`. A Sigstore bundle of the
-    version's `.files` is stored as `author`.
+    """Store a statement about a version that the caller has signed: `author`, `review` or `evaluation`. A Sigstore
+    bundle of the version's `.files` is stored as `author`.
     """
 
     name: SkillName
@@ -165,7 +165,8 @@ class AddAttestation(Params, frozen=True, kw_only=True):
     envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE or Sigstore bundle, as JSON")]
 
 
-SCOPES: Mapping[str, Scope] = {"author": "publish", "review": "review"}
+SCOPES: Mapping[str, Scope] = {"author": "publish", "review": "review", "evaluation": "publish"}
+_KINDS = {"author": OwnAuthor, "review": OwnReview, "evaluation": OwnEvaluation}
 """The scope for each kind of statement that callers sign."""
 MOST_BYTES = 16 * 1024
 """The size of a statement that callers sign."""
@@ -189,14 +190,13 @@ def store_signed(
     if word not in SIGNERS:
         raise InvalidParams(
             f"'envelope' has a statement of the type {statement.predicate_type[:80]!r}, which callers do not sign",
-            hint=f"Callers sign {' and '.join(SIGNERS)}.",
+            hint=f"Callers sign {', '.join(SIGNERS)}.",
             param="envelope",
         )
     if len(stated.payload) > MOST_BYTES:
         raise InvalidParams(f"'envelope' has a statement of more than {MOST_BYTES} bytes", param="envelope")
-    kind: type[OwnAuthor | OwnReview] = OwnReview if word == "review" else OwnAuthor
     try:
-        predicate = msgspec.convert(statement.predicate, kind)
+        predicate: OwnAuthor | OwnReview | OwnEvaluation = msgspec.convert(statement.predicate, _KINDS[word])
     except msgspec.ValidationError as error:
         raise InvalidParams(f"'envelope' has another predicate than '{word}': {error}", param="envelope") from None
     access.require_namespace(identity, SCOPES[word], name)
@@ -233,6 +233,7 @@ def _check_signer(connection: Connection, identity: Identity, row: VersionRow, w
     """
     if word == "author":
         check_publisher(identity, row)
+    if word != "review":
         return
     is_publisher = identity.name == row.publisher
     own = version_steps.c.version_id == row.version_id, version_steps.c.identity == identity.name

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from skillery.audit import Actor
 from skillery.formats.wording import first_names
 from skillery.proof.statements import now
-from skillery.settings.groups import EvaluationRules
+from skillery.settings.versions import EvaluationRules
+
+if TYPE_CHECKING:
+    from skillery.attestations.evidence import Evidence
 
 Arm = Literal["with", "without", "before"]
 """Whether the trial has the version, no skill, or the version before."""
@@ -56,12 +59,21 @@ def case_results(trials: Iterable[tuple[str, str, str, bool]]) -> list[CaseResul
 
 
 def evaluation_predicate(
-    by: Actor, evaluation: str, suite: Mapping[str, str], before: str | None, cases: Sequence[CaseResult]
+    by: Actor,
+    evaluation: str,
+    suite: Mapping[str, str],
+    before: str | None,
+    cases: Sequence[CaseResult],
+    tasks: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
+    `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before.
+
     Cases are named, and their results are counts: no text of a run is part of the statement.
     """
     worse = [case.id for case in cases if case.is_worse]
+    change = (tasks or {}).get("change") or {}
+    verdict = "worse" if worse else change.get("verdict", "same") if before else None
     shares = {arm: _mean(case.share(arm) for case in cases) for arm in ("with", "without", "before")}
     return {
         "evaluation": evaluation,
@@ -72,8 +84,9 @@ def evaluation_predicate(
         "count": len(cases),
         "trials": max(trials for case in cases for _, trials in case.arms.values()),
         "shares": {arm: share for arm, share in shares.items() if share is not None},
-        "verdict": "worse" if worse else "same" if before else None,
+        "verdict": verdict,
         "worse": worse[:MOST_STATED],
+        **({"tasks": dict(tasks)} if tasks else {}),
         "cases": msgspec.to_builtins(cases[:MOST_STATED]),
         "by": by.name,
         "kind": by.kind,
@@ -94,16 +107,39 @@ def evaluation_text(predicate: Mapping[str, Any]) -> str:
     worse = f": {first_names(predicate['worse'], 3)}" if predicate.get("worse") else ""
     count, trials = predicate.get("count", 0), predicate.get("trials", 1)
     number = f"{count} case{'s' * (count != 1)}{f' × {trials}' if trials > 1 else ''}"
+    tasks = predicate.get("tasks") or {}
+    costs = [f"{tasks['cost']:.2f} {tasks['currency']}", f"model {tasks['model']}"] if tasks else []
     outside = ["measured outside"] if predicate.get("executed") == "outside" else []
-    return " · ".join([shares, f"{verdict}{worse}", number, *outside])
+    return " · ".join([shares, f"{verdict}{worse}", number, *costs, *outside])
 
 
-def why_not_evaluated(rules: EvaluationRules, predicate: Mapping[str, Any] | None, at: datetime | None) -> str:
-    """Return what is missing for a policy, or "" if it accepts the last evaluation of a version. `at` is the time of
-    its statement, None if it was not stored yet.
-    """
-    if predicate is None:
-        return "an evaluation" if rules.suite == OWN else f"an evaluation with the suite {rules.suite}"
+def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tuple[Evidence | None, str, str]:
+    """Return the last evaluation that counts for a policy, what is missing, and how to get it. "": it is accepted."""
+    counted = [each for each in evidence if each.word == "evaluation" and _counts(rules, each)]
+    if not counted:
+        missing = "an evaluation" if rules.suite == OWN else f"an evaluation with the suite {rules.suite}"
+        return None, missing, "Run skillery eval NAME@VERSION."
+    last = counted[-1]
+    missing = _why_not(rules, last.predicate, last.at)
+    is_unclear = last.predicate["verdict"] == "unclear" and rules.verdict == "not_worse"
+    approvals = [each.predicate for each in evidence if each.word == "review" and not each.is_personal]
+    is_accepted = any(
+        each.get("decision") == "approved" and each.get("accepts") == last.predicate["evaluation"] for each in approvals
+    )
+    if is_unclear and not missing and not is_accepted:
+        return last, "a reviewer who accepts its unclear evaluation", "Approve it with the id of the evaluation."
+    return last, missing, "Fix the version, or evaluate it again." if missing else ""
+
+
+def _counts(rules: EvaluationRules, evaluation: Evidence) -> bool:
+    """Return whether an evaluation has the suite of a policy, and was executed where the policy permits."""
+    predicate = evaluation.predicate
+    is_permitted = predicate.get("executed") == "server" and not evaluation.is_personal
+    return (is_permitted or rules.outside) and predicate.get("suite", {}).get("name") == rules.suite
+
+
+def _why_not(rules: EvaluationRules, predicate: Mapping[str, Any], at: datetime | None) -> str:
+    """Return why a policy does not accept an evaluation, or "". `at` is the time of its statement."""
     if rules.verdict == "not_worse" and predicate["verdict"] == "worse":
         names = f": {first_names(predicate['worse'], 3)}" if predicate["worse"] else ""
         return f"an evaluation that is not worse than that of {predicate['before']}{names}"
@@ -115,9 +151,3 @@ def why_not_evaluated(rules: EvaluationRules, predicate: Mapping[str, Any] | Non
     if rules.max_age_days and at is not None and at < datetime.now(UTC) - timedelta(days=rules.max_age_days):
         return f"an evaluation of the last {rules.max_age_days} days"
     return ""
-
-
-def accepted(rules: EvaluationRules, predicate: Mapping[str, Any]) -> bool:
-    """Return whether an evaluation has the suite of a policy, and was executed where the policy permits."""
-    is_permitted = predicate.get("executed") == "server" or rules.outside
-    return is_permitted and predicate.get("suite", {}).get("name") == rules.suite

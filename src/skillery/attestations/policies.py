@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from packaging.licenses import canonicalize_license_expression
 
-from skillery.attestations.evaluations import accepted, why_not_evaluated
+from skillery.attestations.evaluations import judge_evaluation
 from skillery.attestations.evidence import Evidence, signer_of
 from skillery.attestations.predicates import Predicate
 from skillery.errors import SkilleryError, StartupError
@@ -22,7 +22,7 @@ from skillery.formats.tokens import CI_PREFIX
 from skillery.formats.wording import did_you_mean, first_names
 from skillery.identity.access import RESERVED, ApprovalRules, grant_covers
 from skillery.proof.statements import now
-from skillery.settings.groups import EvaluationRules, PolicyRules, Publishing
+from skillery.settings.versions import EvaluationRules, PolicyRules, Publishing
 
 log = logging.getLogger(__name__)
 NEEDS = ("publication", "author", "tests", "scan", "evaluation", "review")
@@ -258,10 +258,8 @@ def _scan(policy: Policy, evidence: Sequence[Evidence]) -> Need:
 
 
 def _evaluation(policy: Policy, evidence: Sequence[Evidence]) -> Need:
-    rules = policy.rules.evaluation or EvaluationRules()
-    last = _last([each for each in evidence if accepted(rules, each.predicate)], "evaluation")
-    missing = why_not_evaluated(rules, last and last.predicate, last and last.at)
-    return Need("evaluation", (last,) if last else (), missing, "Run skillery eval NAME@VERSION." * bool(missing))
+    last, missing, hint = judge_evaluation(policy.rules.evaluation or EvaluationRules(), evidence)
+    return Need("evaluation", (last,) if last else (), missing, hint)
 
 
 def _licences(policy: Policy, evidence: Sequence[Evidence]) -> Need:

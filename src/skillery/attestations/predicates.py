@@ -140,14 +140,21 @@ def _slsa(
 
 
 def review_predicate(
-    reviewer: Actor, decision: Literal["approved", "rejected"], note: str, diff: PermissionsDiff | None
+    reviewer: Actor,
+    decision: Literal["approved", "rejected"],
+    note: str,
+    diff: PermissionsDiff | None,
+    accepts: str = "",
 ) -> Predicate:
-    """Say what a reviewer has decided. `diff` are the permissions that the reviewer has seen as added or removed."""
+    """Say what a reviewer has decided. `diff` are the permissions that the reviewer has seen as added or removed,
+    `accepts` is the unclear evaluation that the reviewer accepts.
+    """
     return {
         "reviewer": reviewer.name,
         "kind": reviewer.kind,
         "decision": decision,
         "note": note,
+        **({"accepts": accepts} if accepts else {}),
         "compared": diff.against if diff else None,
         "permissions": msgspec.to_builtins({"added": diff.added, "removed": diff.removed}) if diff else None,
         "at": now(),
@@ -181,6 +188,26 @@ class OwnReview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signer: Text = msgspec.field(name="reviewer")
     decision: Literal["approved", "rejected"]
     note: Text = ""
+    at: Text = ""
+
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class OwnEvaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The predicate with which an identity signs the results of another tool. They are compared with no version."""
+
+    signer: Text = msgspec.field(name="by")
+    executed: Literal["outside"]
+    suite: dict[Literal["name", "digest"], Text]
+    count: _Count
+    trials: _Count
+    shares: dict[Literal["with", "without", "before"], _Share]
+    evaluation: Literal[""]
+    before: None
+    verdict: None
+    worse: Annotated[list[Text], Meta(max_length=0)]
     at: Text = ""
 
 

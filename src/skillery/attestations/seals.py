@@ -44,7 +44,7 @@ from skillery.proof.dsse import ProofError
 from skillery.proof.merkle import leaf_hash, root_of
 from skillery.proof.seals import Covered, Position, Seal, make_seal, read_seal
 from skillery.registry.cursors import fitting_items
-from skillery.settings.groups import Seals
+from skillery.settings.versions import Seals
 
 log = logging.getLogger(__name__)
 MOST_RUNS = 5_000

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import msgspec
@@ -22,6 +24,7 @@ from skillery.cli.options import (
     target_options,
 )
 from skillery.cli.output import clean, print_json, show_log
+from skillery.cli.proof import add_signed, read_key, sign_option
 from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
@@ -46,6 +49,15 @@ MOST_MISSED = 10
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a benchmark.json.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
+@click.option("--tasks", is_flag=True, help="With NAME@VERSION: also do the tasks, with the model of the server.")
+@click.option(
+    "--import",
+    "imported",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="With NAME@VERSION: store the results in a benchmark.json of another tool.",
+)
+@sign_option
 @model_options
 @allow_unknown_option
 @target_options
@@ -56,6 +68,9 @@ def evaluate(
     timeout_ms: int,
     out: Path | None,
     junit: Path | None,
+    tasks: bool,
+    imported: Path | None,
+    sign_file: Path | None,
     plan: ModelPlan | None,
     allow_unknown: bool,
     target: Target,
@@ -73,8 +88,14 @@ def evaluate(
 
     from skillery.cli.connection import with_client
 
-    if (version := _version_in(folders)) is not None:
-        _evaluate_version(target, *version, as_json=as_json)
+    version = _version_in(folders)
+    if imported is not None:
+        if version is None:
+            raise click.UsageError("--import stores results of a version: write NAME@VERSION")
+        _import_results(target, *version, imported, sign_file)
+        return
+    if version is not None:
+        _evaluate_version(target, *version, ["run", "task"] if tasks else ["run"], as_json=as_json)
         return
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
@@ -214,7 +235,7 @@ def _version_in(folders: Sequence[Path]) -> tuple[str, str] | None:
     return name, version or ""
 
 
-def _evaluate_version(target: Target, name: str, version: str, *, as_json: bool) -> None:
+def _evaluate_version(target: Target, name: str, version: str, kinds: list[Any], *, as_json: bool) -> None:
     """Start an evaluation, wait for its end, and print its result. Exit with CHECK_FAILED if it has none, or if the
     version is worse than the version before.
     """
@@ -223,7 +244,7 @@ def _evaluate_version(target: Target, name: str, version: str, *, as_json: bool)
     from skillery.cli.connection import with_client
 
     async def work(client: AsyncClient) -> Any:
-        started = await client.start_evaluation(name, version)
+        started = await client.start_evaluation(name, version, kinds=kinds)
         click.echo(f"{started['id']}: {started['trials']} trials", err=True)
         while True:
             evaluation = await client.get_evaluation(started["id"])
@@ -253,3 +274,51 @@ def _print_cases(evaluation: Mapping[str, Any]) -> None:
             click.echo(clean(f"    {one_line(problem, 300)}"))
     result = evaluation["summary"] or f"{evaluation['state']}: {evaluation['error']}"
     click.echo(clean(f"{evaluation['name']} {evaluation['version']}: {result}"))
+
+
+# -- The results of another tool ---------------------------------------------------------------------------------------
+
+
+_ARMS = {"with_skill": "with", "without_skill": "without", "old_skill": "before"}
+"""The arms of the configurations in benchmark.json."""
+
+
+def _import_results(target: Target, name: str, version: str, file: Path, sign_file: Path | None) -> None:
+    """Sign the results in a benchmark.json with the caller's key, and store them as a statement about a version."""
+    from skillery.cli.connection import with_client
+
+    if sign_file is None:
+        raise click.UsageError("results of another tool are signed with your own key: pass --sign KEYFILE")
+    key, predicate = read_key(sign_file), _results_in(file)
+
+    async def work(client: AsyncClient) -> str:
+        skill = (await client.describe_skill(name, version=version))["skill"]
+        return await add_signed(client, key, "evaluation", cast(Mapping[str, Any], skill), predicate)
+
+    click.echo(with_client(target, work))
+
+
+def _results_in(file: Path) -> dict[str, Any]:
+    """Return the predicate of the results in a benchmark.json. Raise UsageError if it has none of the skill."""
+    content = file.read_bytes()
+    results: dict[str, dict[str, list[float]]] = {}
+    try:
+        for run in msgspec.json.decode(content)["runs"]:
+            of_cases = results.setdefault(_ARMS.get(run["configuration"], ""), {})
+            of_cases.setdefault(str(run["eval_id"]), []).append(float(run["result"]["pass_rate"]))
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError):
+        raise click.UsageError(f"{file} is no benchmark.json: it needs runs with results") from None
+    if not results.get("with"):
+        raise click.UsageError(f"{file} has no run with the configuration with_skill")
+    shares = {arm: fmean(fmean(shares) for shares in cases.values()) for arm, cases in results.items() if arm}
+    return {
+        "executed": "outside",
+        "suite": {"name": "own", "digest": f"sha256:{hashlib.sha256(content).hexdigest()}"},
+        "count": len(results["with"]),
+        "trials": max(map(len, results["with"].values())),
+        "shares": {arm: round(share, 4) for arm, share in shares.items()},
+        "evaluation": "",
+        "before": None,
+        "verdict": None,
+        "worse": [],
+    }

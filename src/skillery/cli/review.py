@@ -61,6 +61,7 @@ submit = Verb("submit", "submit_version", _print_step, help="Submit a draft for 
 @click.option("--version", help="The exact version, if NAME does not include it.")
 @click.option("--digest", callback=filled, metavar="sha256:…", help="Digest of the reviewed bundle.")
 @click.option("--note", "--reason", help="Note to record with the approval.")
+@click.option("--accept", callback=filled, metavar="EVALUATION", help="Accept this unclear evaluation.")
 @sign_option
 @target_options
 @json_option
@@ -69,6 +70,7 @@ def approve(
     version: str | None,
     digest: str | None,
     note: str | None,
+    accept: str | None,
     sign_file: Path | None,
     target: Target,
     as_json: bool,
@@ -86,7 +88,7 @@ def approve(
     async def work(client: AsyncClient) -> Any:
         if key is not None:
             await find_owner(client, key)
-        approved = await client.approve_version(skill, number, digest=digest, note=note)
+        approved = await client.approve_version(skill, number, digest=digest, note=note, accepts=accept)
         if key is not None:
             await add_signed(client, key, "review", approved, {"decision": "approved", "note": note or ""})
             if approved["status"] == "in_review":

@@ -140,7 +140,7 @@ async def _try(settings: Settings, folder: Folder, own_name: str, script_call: _
     from skillery.cli.archives import tar_chunks
     from skillery.cli.files import temporary_client
     from skillery.client import AnsweredError
-    from skillery.settings.groups import Publishing
+    from skillery.settings.versions import Publishing
 
     [located] = folder.skills()
     # No environments of the settings: they are stored in the home of the user.

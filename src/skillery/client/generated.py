@@ -1224,6 +1224,9 @@ class Evaluation(TypedDict):
     before: str | None
     by: str
     kind: Literal["person", "agent"]
+    model: str | None
+    """Model of the tasks, null without tasks."""
+    cost: float
     trials: int
     done: int
     """Trials that have ended."""
@@ -1266,6 +1269,9 @@ class EvaluationCases(TypedDict):
     before: str | None
     by: str
     kind: Literal["person", "agent"]
+    model: str | None
+    """Model of the tasks, null without tasks."""
+    cost: float
     trials: int
     done: int
     """Trials that have ended."""
@@ -2651,7 +2657,13 @@ def end_development(self: Any, names: list[str]) -> KeptSkills:
 
 
 def approve_version(
-    self: Any, name: str, version: str, *, digest: str | None = None, note: str | None = None
+    self: Any,
+    name: str,
+    version: str,
+    *,
+    digest: str | None = None,
+    note: str | None = None,
+    accepts: str | None = None,
 ) -> ApprovedVersion:
     """Approve a version that is in review. A version that meets its policy then is published.
 
@@ -2659,6 +2671,7 @@ def approve_version(
     version: Exact version
     digest: Digest of the reviewed bundle: an approval of another digest is refused
     note: Recorded with the approval
+    accepts: Id of an unclear evaluation that the reviewer accepts
     """
     return params_of(locals())
 
@@ -2978,7 +2991,7 @@ def list_attestations(
 
 
 def add_attestation(self: Any, name: str, version: str, envelope: str) -> AddedAttestation:
-    """Store a statement about a version that the caller has signed: `author` or `review`. A Sigstore bundle of the version's `.files` is stored as `author`.
+    """Store a statement about a version that the caller has signed: `author`, `review` or `evaluation`. A Sigstore bundle of the version's `.files` is stored as `author`.
 
     name: Skill name
     version: Exact version
@@ -3005,12 +3018,24 @@ def explain_policy(self: Any, name: str, *, version: str | None = None) -> Expla
     return params_of(locals())
 
 
-def start_evaluation(self: Any, name: str, version: str, *, kinds: list[Literal["run"]] | None = None) -> Evaluation:
+def start_evaluation(
+    self: Any,
+    name: str,
+    version: str,
+    *,
+    kinds: list[Literal["run", "task"]] | None = None,
+    model: str | None = None,
+    trials: int | None = None,
+    budget: float | None = None,
+) -> Evaluation:
     """Run the cases of a version in the background, and compare it with the version before.
 
     name: Skill name
     version: Exact version
     kinds: Kinds of cases (omit for those that need no model)
+    model: Name of a model of the settings, for tasks (omit for evals.model)
+    trials: Trials of each task (omit for evals.trials)
+    budget: Most that the model may cost (omit for evals.budget)
     """
     return params_of(locals())
 

@@ -17,7 +17,8 @@ from skillery.backends import Identity
 from skillery.context.budget import answer_room
 from skillery.context.request import current, span, tool_call
 from skillery.context.threads import BIG_TEXT, JSON
-from skillery.errors import SkilleryError, Unavailable
+from skillery.errors import Busy, SkilleryError, Unavailable
+from skillery.evaluations.tools import Refusal
 from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.wording import nearest
 from skillery.identity import access
@@ -73,6 +74,21 @@ async def perform(
     except Exception as error:  # noqa: BLE001 - it is logged, and the caller gets an error
         failed = unexpected(error)
     return None, failed
+
+
+async def call_directly(core: Core, identity: Identity, name: str, params: Mapping[str, Any]) -> Any:
+    """Call a method for a part of the server, which has checked the rights of the identity. Return its result as JSON
+    values. Raise Refusal if it refuses the params, and the errors of methods that do not work now.
+    """
+    method = METHODS[name]
+    try:
+        decoded = decode_params(method, msgspec.Raw(encode(params)))
+        result = await method.call(core.parts[method.part], identity, decoded)
+    except (Busy, Unavailable):
+        raise
+    except SkilleryError as error:
+        raise Refusal(error.message) from None
+    return msgspec.json.decode(b"".join(encoded_parts(result)))
 
 
 async def execute(core: Core, identity: Caller, call: Handler, params: Params, key: str | None) -> Any:

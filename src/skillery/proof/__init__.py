@@ -13,7 +13,7 @@ ADVISORIES_ADDRESS = "/advisories.json"
 """The address of the feed of advisories."""
 SEALS_ADDRESS = "/.well-known/skillery/seals"
 """The address of the seals, oldest first."""
-SIGNERS: Mapping[str, str] = {"author": "author", "review": "reviewer"}
+SIGNERS: Mapping[str, str] = {"author": "author", "review": "reviewer", "evaluation": "by"}
 """The words of statements that identities sign with their own keys, and the field that names the identity."""
-STATED_BY: Mapping[str, str] = {"publication": "publisher", "revocation": "by", "evaluation": "by", **SIGNERS}
+STATED_BY: Mapping[str, str] = {"publication": "publisher", "revocation": "by", **SIGNERS}
 """The field with the identity that has signed a statement or caused it, by word."""

@@ -112,6 +112,12 @@ class BundleChecks:
 
         return bundle, await self._database.read(look)
 
+    async def parse(
+        self, caller: str, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+    ) -> Bundle:
+        """Return the bundle of these parts. Raise the errors of `Gate.bundle`."""
+        return await self._gate.bundle(caller, manifest, skill_md, files)
+
     async def _stored_lock(self, name: str, version: Version, path: str = LOCK) -> tuple[str, bytes | None]:
         """Return the digest of a stored version, and its lock of packages, the file `path`."""
         find = partial(lock_of_version, storage=self._storage, name=name, version=version, path=path)

@@ -1,9 +1,9 @@
-"""The cases of an evaluation that need no model: the examples of a version, and those that the version before had."""
+"""The cases of an evaluation: the examples of a version and of the version before, and the tasks of its suites."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +15,12 @@ from skillery.audit import SERVER
 from skillery.backends import Identity, PublishedFile
 from skillery.database import Database
 from skillery.database.tables import RESOLVABLE, skill_versions
+from skillery.evaluations.agent import tasks_of
+from skillery.evaluations.trials import Task
 from skillery.formats.examples import Example, Examples
 from skillery.formats.graders import schema_files
 from skillery.formats.semver import Version
+from skillery.formats.suites import read_suite, suite_files
 from skillery.formats.version_spec import Exact
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.example_runs import StoredExamples, stored_examples
@@ -28,6 +31,9 @@ READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
 
 
+MOST_ID = 512
+
+
 class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one trial. `problem` says why it has not passed."""
 
@@ -35,6 +41,11 @@ class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     run_id: str = ""
     duration_ms: float = 0.0
+    score: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    used_skill: bool = False
 
 
 class RunCase(NamedTuple):
@@ -52,13 +63,19 @@ class Loaded(NamedTuple):
     versions: Mapping[str, StoredExamples]
     """The version for each arm."""
     cases: Mapping[str, RunCase]
+    tasks: Mapping[str, Task]
+    files: Mapping[str, bytes]
+    """The files of the version."""
+
+    def of_kind(self, kind: str) -> Sequence[str]:
+        """Return the ids of the cases of a kind."""
+        return tuple(self.cases if kind == "run" else self.tasks)
 
     @property
     def suite_digest(self) -> str:
-        return suite_digest([
-            (msgspec.to_builtins(case.example, enc_hook=str), [file.path for file in case.inputs])
-            for case in self.cases.values()
-        ])  # fmt: skip
+        runs = [(case.example, [file.path for file in case.inputs]) for case in self.cases.values()]
+        tasks = [(task.case, sorted(task.files)) for task in self.tasks.values()]
+        return suite_digest(msgspec.to_builtins([runs, tasks], enc_hook=str))
 
 
 class CaseRuns:
@@ -92,7 +109,10 @@ class CaseRuns:
                     paths = dict.fromkeys([*example.files, *schema_files(example.graders)])
                     cases[example.name] = RunCase(example, tuple(files[path] for path in paths))
             names |= {example.name for example in version.examples.read}
-        return Loaded(row, before, versions, cases)
+        contents = {file.path: file.content for file in versions["with"].subject.files}
+        suite = read_suite({path: contents[path] for path in suite_files(contents)})
+        tasks = {task.id[:MOST_ID]: task for task in tasks_of(suite, contents)[0]}
+        return Loaded(row, before, versions, cases, tasks, contents)
 
     def _stored(self, connection: Connection, row: VersionRow) -> StoredExamples:
         version = Version.parse(row.version)

@@ -13,7 +13,9 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
+import msgspec
 from sqlalchemy import Connection
 
 from skillery.attestations.evaluations import case_results, evaluation_predicate
@@ -22,17 +24,23 @@ from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.tables import eval_trials
 from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
+from skillery.evaluations.models import ModelFailed
+from skillery.evaluations.statistics import Finished, summarize
+from skillery.evaluations.trials import Arm, BudgetUsed
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.publishing.evaluation_cases import READER, Loaded, TrialResult
 from skillery.publishing.evaluation_rows import (
     OpenTrial,
+    add_cost,
     claim_trial,
     end_evaluation,
     end_with,
     fail,
     identity_of,
+    model_of,
     read_active,
+    read_costs,
     read_ended,
     read_open,
     read_submitted,
@@ -41,12 +49,12 @@ from skillery.publishing.evaluation_rows import (
     renew_trials,
     store_result,
 )
-from skillery.publishing.evaluations import Evaluations
+from skillery.publishing.evaluation_tasks import Spending, TaskRuns, TrialBudget
+from skillery.publishing.evaluations import Evaluations, Plan
 from skillery.publishing.passing import Passing, step_if_met
 from skillery.registry.resolution import resolve
 from skillery.runs.active_run import begun_runs
 from skillery.runs.runner import Runner
-from skillery.settings.groups import Evals
 from skillery.versions.new_versions import NewVersion
 
 log = logging.getLogger(__name__)
@@ -71,14 +79,16 @@ class EvaluationJobs:
         parts: Evaluations,
         runner: Runner,
         passing: Passing,
-        rules: Evals,
+        tasks: TaskRuns,
     ) -> None:
         self._database = database
         self._server = server
         self._parts = parts
         self._runner = runner
         self._passing = passing
-        self._rules = rules
+        self._tasks = tasks
+        self._rules = tasks.models.rules
+        self._spending: dict[int, Spending] = {}
         self._holder = secrets.token_hex(16)
         self._task: asyncio.Task[None] | None = None
         self._trying: dict[asyncio.Task[None], tuple[OpenTrial, list[str]]] = {}
@@ -102,6 +112,7 @@ class EvaluationJobs:
         if tasks:
             await asyncio.wait(tasks)
             await self._database.write(partial(release_trials, of=eval_trials.c.holder == self._holder, attempts=-1))
+        await self._tasks.models.close()
 
     async def _run(self) -> None:
         while True:
@@ -126,7 +137,7 @@ class EvaluationJobs:
             self._renewed_at = now
             await self._database.write(partial(renew_trials, holder=self._holder))
         for task, (trial, run_ids) in list(self._trying.items()):
-            if trial.evaluation_id not in active:
+            if trial.evaluation_id not in active and not task.cancelling():
                 for run_id in run_ids:
                     await self._runner.cancellation.cancel_abandoned_run(READER, run_id)
                 task.cancel()
@@ -159,10 +170,15 @@ class EvaluationJobs:
 
     async def _try(self, trial: OpenTrial, run_ids: list[str]) -> None:
         begun_runs.set(run_ids)
+        end = partial(end_evaluation, evaluation_id=trial.evaluation_id)
         try:
             loaded = await self._load(trial.evaluation_id)
-            result = await self._parts.cases.run(trial.by, loaded, trial.case_id, trial.arm)
+            result = await self._result(trial, loaded)
             await self._database.write(partial(store_result, trial=trial, holder=self._holder, result=result))
+        except BudgetUsed as error:
+            await self._database.write(partial(end, state="stopped", error=str(error)))
+        except ModelFailed as error:
+            await self._database.write(partial(end, state="failed", error=error.message))
         except Exception as error:
             is_expected = isinstance(error, SkilleryError)
             log.log(logging.DEBUG if is_expected else logging.ERROR, "the trial %s of %s failed", trial.case_id,
@@ -173,6 +189,21 @@ class EvaluationJobs:
             pause = PAUSE * max(1, trial.attempts**2)
             problem = TrialResult(False, error.message if isinstance(error, SkilleryError) else "the server failed")
             await self._database.write(partial(release_trials, of=of, attempts=attempts, pause=pause, problem=problem))
+
+    async def _result(self, trial: OpenTrial, loaded: Loaded) -> TrialResult:
+        """Try a case. What a model has cost is stored, also if the trial has no result."""
+        if trial.kind == "run":
+            return await self._parts.cases.run(trial.by, loaded, trial.case_id, trial.arm)
+        spending = self._spending.setdefault(trial.evaluation_id, Spending())
+        spending.note(*await self._database.read(partial(read_costs, evaluation_id=trial.evaluation_id)))
+        budget = TrialBudget(spending, trial.budget, self._rules, [])
+        try:
+            arm = cast(Arm, trial.arm)
+            return await self._tasks.run(trial.by, loaded, trial.case_id, arm, trial.model, budget)
+        finally:
+            if cost := sum(budget.used):
+                await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))
+                spending.keep(cost)
 
     async def _load(self, evaluation_id: int) -> Loaded:
         """Return the versions and cases of an evaluation."""
@@ -193,7 +224,11 @@ class EvaluationJobs:
         name, version = evaluation.name, Version.parse(evaluation.version)
         cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
         suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
-        predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases)
+        tasks = [_finished(*each) for each in results if each[0] == "task"]
+        summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
+        facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
+        measured = msgspec.to_builtins(summary) | facts if summary else None
+        predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases, measured)
         about = (by, name, evaluation.version, evaluation.digest)
         statements = await self._passing.signing.attest(*about, {"evaluation": predicate})
         end = partial(end_with, evaluation_id=evaluation_id, predicate=predicate, statements=statements)
@@ -213,19 +248,25 @@ class EvaluationJobs:
             await self._database.write(fail)
         finally:
             self._loaded.pop(evaluation_id, None)
+            self._spending.pop(evaluation_id, None)
 
     async def _start_submitted(self) -> None:
         """Start the first evaluation of each version that needs it to meet its policy, for its publisher."""
         patterns = [policy.name for policy in self._passing.policies.named if "evaluation" in policy.rules.needs]
         if not patterns:
             return
+        plan = Plan(["run"] if self._rules.on_submit == "run" else ())
         for version_id, name, number in await self._database.read(partial(read_submitted, patterns=patterns)):
             if version_id in self._unable or "evaluation" not in self._passing.policies.of(name).rules.needs:
                 continue
             find = partial(resolve, identity=READER, name=name, spec=Exact(Version.parse(number)), manages=True)
             row = await self._database.read(find)
             try:
-                await self._parts.start(Identity(row.publisher, row.publisher_kind), row, SERVER)
+                await self._parts.start(Identity(row.publisher, row.publisher_kind), row, SERVER, plan)
             except (InvalidParams, Conflict) as error:
                 self._unable.add(version_id)
                 log.info("%s@%s is not evaluated: %s", name, number, error.message)
+
+
+def _finished(_: str, case_id: str, arm: str, result: TrialResult) -> Finished:
+    return Finished(case_id, cast(Arm, arm), result.passed, result.used_skill, result.tokens, result.cost)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select, true, update
 
+from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.backends import Identity
+from skillery.database import in_utc
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
 from skillery.errors import Conflict, EvaluationNotFound
@@ -29,17 +32,44 @@ _before = skill_versions.alias()
 _trials = select(func.count()).select_from(eval_trials).where(eval_trials.c.evaluation_id == evaluations.c.id)
 
 
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation of a version. `verdict` compares it with the version `before`, and is null without one."""
+
+    id: str
+    name: str
+    version: str
+    state: State
+    kinds: list[str]
+    suite: str
+    before: str | None
+    by: str
+    kind: Literal["person", "agent"]
+    model: Annotated[str | None, Meta(description="Model of the tasks, null without tasks")]
+    cost: float
+    trials: int
+    done: Annotated[int, Meta(description="Trials that have ended")]
+    verdict: Literal["better", "worse", "same", "unclear"] | None
+    summary: str
+    error: Annotated[str, Meta(description='Why it has ended without a result, or ""')]
+    attestation: Annotated[str | None, Meta(description="The signed statement about the result")]
+    created_at: datetime
+    ended_at: datetime | None
+
+
 class OpenTrial(NamedTuple):
     """A trial that no server tries now."""
 
     id: int
     evaluation: str
     evaluation_id: int
+    kind: str
     case_id: str
     arm: str
     attempts: int
     problem: str
     by: Identity
+    model: str
+    budget: float
 
 
 def select_evaluations() -> Select[Any]:
@@ -53,7 +83,11 @@ def select_evaluations() -> Select[Any]:
     )
     version = skills.c.name, skill_versions.c.version, skill_versions.c.status, skill_versions.c.digest
     ended = _trials.where(eval_trials.c.is_done)
-    counts = _trials.scalar_subquery().label("all"), ended.scalar_subquery().label("done")
+    cost = select(func.coalesce(func.sum(eval_trials.c.cost), 0.0)).where(
+        eval_trials.c.evaluation_id == evaluations.c.id
+    )
+    costs = cost.scalar_subquery().label("cost")
+    counts = _trials.scalar_subquery().label("all"), ended.scalar_subquery().label("done"), costs
     more = _before.c.version.label("before"), attestations.c.attestation, *counts
     return select(evaluations, *version, *more).select_from(joined)
 
@@ -81,6 +115,35 @@ def read_results(connection: Connection, evaluation_id: int) -> list[tuple[str, 
     return [(row.kind, row.case_id, row.arm, msgspec.json.decode(row.result_json, type=TrialResult)) for row in rows]
 
 
+def evaluation_of(row: Row[Any]) -> Evaluation:
+    return Evaluation(**evaluation_fields(row))
+
+
+def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
+    predicate = msgspec.json.decode(row.summary_json) if row.summary_json else None
+    return {
+        "id": row.evaluation,
+        "name": row.name,
+        "version": row.version,
+        "state": row.state,
+        "kinds": row.kinds.split(),
+        "suite": row.suite,
+        "before": row.before,
+        "by": row.identity,
+        "kind": row.identity_kind,
+        "model": model_of(row),
+        "cost": row.cost,
+        "trials": row.all,
+        "done": row.done,
+        "verdict": predicate and predicate["verdict"],
+        "summary": evaluation_text(predicate) if predicate else "",
+        "error": row.error or "",
+        "attestation": row.attestation,
+        "created_at": in_utc(row.created_at),
+        "ended_at": in_utc(row.ended_at) if row.ended_at else None,
+    }
+
+
 def end_evaluation(connection: Connection, evaluation_id: int, state: State, error: str = "", **values: object) -> bool:
     """End an evaluation that has not ended. Return False if it has ended."""
     active = evaluations.c.id == evaluation_id, evaluations.c.state.in_(ACTIVE)
@@ -91,8 +154,13 @@ def end_evaluation(connection: Connection, evaluation_id: int, state: State, err
 # -- Trials ----------------------------------------------------------------------------------------------------------
 
 
+def model_of(row: Any) -> str | None:
+    """Return the name of the model of an evaluation, as its endpoint calls it, or None without tasks."""
+    return str(msgspec.json.decode(row.model_json)["model"]) if row.model_json else None
+
+
 def identity_of(row: Any) -> Identity:
-    return Identity(row.identity, row.identity_kind)
+    return Identity(row.identity, row.identity_kind, frozenset({"read", "run"}))
 
 
 def _is_free(now: datetime) -> ColumnElement[bool]:
@@ -109,7 +177,8 @@ def read_active(connection: Connection) -> dict[int, bool]:
 def read_open(connection: Connection, limit: int) -> list[OpenTrial]:
     """Return the first trials that no server tries now."""
     free = evaluations.c.state.in_(ACTIVE), ~eval_trials.c.is_done, _is_free(database_now(connection))
-    columns = evaluations.c.evaluation, evaluations.c.identity, evaluations.c.identity_kind
+    about = evaluations.c
+    columns = about.evaluation, about.identity, about.identity_kind, about.model_json, about.budget
     joined = eval_trials.join(evaluations, evaluations.c.id == eval_trials.c.evaluation_id)
     rows = connection.execute(
         select(eval_trials, *columns).select_from(joined).where(*free).order_by(eval_trials.c.id).limit(limit)
@@ -119,11 +188,14 @@ def read_open(connection: Connection, limit: int) -> list[OpenTrial]:
             row.id,
             row.evaluation,
             row.evaluation_id,
+            row.kind,
             row.case_id,
             row.arm,
             row.attempts,
             msgspec.json.decode(row.result_json, type=TrialResult).problem if row.result_json else "",
             identity_of(row),
+            msgspec.json.decode(row.model_json)["name"] if row.model_json else "",
+            row.budget or 0.0,
         )
         for row in rows
     ]
@@ -211,3 +283,20 @@ def read_submitted(connection: Connection, patterns: Sequence[str]) -> list[Any]
     )
     waiting = waiting.where(skill_versions.c.status == "in_review", or_(*covered), ~is_evaluated)
     return list(connection.execute(waiting.order_by(skill_versions.c.id.desc()).limit(MOST_SUBMITTED)))
+
+
+# -- Costs -------------------------------------------------------------------------------------------------------------
+
+
+def add_cost(connection: Connection, trial_id: int, cost: float) -> None:
+    trial = update(eval_trials).where(eval_trials.c.id == trial_id)
+    connection.execute(trial.values(cost=eval_trials.c.cost + cost))
+
+
+def read_costs(connection: Connection, evaluation_id: int) -> tuple[float, float]:
+    """Return the costs of an evaluation, and of all evaluations that began today (UTC)."""
+    whole = func.coalesce(func.sum(eval_trials.c.cost), 0.0)
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    of_day = select(whole).join(evaluations).where(evaluations.c.created_at >= today)
+    own = connection.scalar(select(whole).where(eval_trials.c.evaluation_id == evaluation_id))
+    return float(own or 0.0), float(connection.scalar(of_day) or 0.0)

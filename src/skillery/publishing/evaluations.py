@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection, Row, insert, select
 
 from skillery import audit
-from skillery.attestations.evaluations import OWN, case_results, evaluation_text
+from skillery.attestations.evaluations import OWN, case_results
 from skillery.audit import Actor
 from skillery.backends import Identity
-from skillery.database import in_utc
 from skillery.database.registry import Registry, lock_skill_row
 from skillery.database.tables import eval_trials, evaluations, skill_versions
 from skillery.errors import Conflict, InvalidParams, NotFound
+from skillery.evaluations.models import Model
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import new_evaluation_id, parse_id
@@ -28,41 +28,28 @@ from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Ski
 from skillery.publishing.evaluation_cases import CaseRuns, Loaded
 from skillery.publishing.evaluation_rows import (
     ACTIVE,
-    State,
+    Evaluation,
     end_evaluation,
+    evaluation_fields,
+    evaluation_of,
     find_evaluation,
     not_found,
     read_results,
     select_evaluations,
 )
+from skillery.publishing.evaluation_tasks import Models
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import SEEN_BY_ALL
 
+Kind = Literal["run", "task"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_ADD = {
+    "run": "Add [[examples]] to skill.toml. Examples that need permissions do not count.",
+    "task": "Add tasks with expectations to evals/evals.json.",
+}
 EVALUATED = ("draft", "in_review", "published", "deprecated")
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation of a version. `verdict` compares it with the version `before`, and is null without one."""
-
-    id: str
-    name: str
-    version: str
-    state: State
-    kinds: list[str]
-    suite: str
-    before: str | None
-    by: str
-    kind: Literal["person", "agent"]
-    trials: int
-    done: Annotated[int, Meta(description="Trials that have ended")]
-    verdict: Literal["better", "worse", "same", "unclear"] | None
-    summary: str
-    error: Annotated[str, Meta(description='Why it has ended without a result, or ""')]
-    attestation: Annotated[str | None, Meta(description="The signed statement about the result")]
-    created_at: datetime
-    ended_at: datetime | None
 
 
 class ArmCount(msgspec.Struct, frozen=True):
@@ -102,34 +89,61 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
 
     name: SkillName
     version: ExactVersion
-    kinds: Annotated[list[Literal["run"]], about("Kinds of cases (omit for those that need no model)")] = []
+    kinds: Annotated[list[Kind], about("Kinds of cases (omit for those that need no model)")] = []
+    model: Annotated[str, about("Name of a model of the settings, for tasks (omit for evals.model)")] = ""
+    trials: Annotated[Annotated[int, Meta(ge=0, le=20)], about("Trials of each task (omit for evals.trials)")] = 0
+    budget: Annotated[Annotated[float, Meta(ge=0)], about("Most that the model may cost (omit for evals.budget)")] = 0.0
+
+
+class Plan(NamedTuple):
+    """What an evaluation tries. Without `kinds`, all kinds that the version has cases of."""
+
+    kinds: Sequence[Kind]
+    model: str = ""
+    trials: int = 0
+    budget: float = 0.0
 
 
 class Evaluations:
     """Starts evaluations. `EvaluationJobs` carries them out."""
 
-    def __init__(self, registry: Registry, cases: CaseRuns) -> None:
+    def __init__(self, registry: Registry, cases: CaseRuns, models: Models) -> None:
         self.registry = registry
         self.cases = cases
+        self.models = models
 
-    async def start(self, identity: Identity, row: VersionRow, actor: Actor) -> Evaluation:
+    async def start(self, identity: Identity, row: VersionRow, actor: Actor, plan: Plan) -> Evaluation:
         """Start an evaluation of a version. Its runs belong to `identity`. `actor` is in the audit trail.
 
-        Raise InvalidParams if the version has no cases, and Conflict if another evaluation of it has not ended, or its
-        status permits none.
+        Raise InvalidParams if the version has no cases of a kind, or if they need a model and there is none. Raise
+        Conflict if another evaluation of the version has not ended, or its status permits none.
         """
         loaded = await self.cases.load_new(row)
-        if not loaded.cases:
-            hint = "Add [[examples]] to skill.toml. Examples that need permissions do not count."
-            raise InvalidParams(f"'{row.name}' {row.version} has no cases of the kind run", hint=hint, param="kinds")
-        return await self.registry.write(partial(_insert, identity=identity, loaded=loaded, actor=actor))
+        kinds = plan.kinds or [kind for kind in KINDS if loaded.of_kind(kind)] or ["run"]
+        for kind in kinds:
+            if not loaded.of_kind(kind):
+                raise InvalidParams(f"'{row.name}' {row.version} has no cases of the kind {kind}", hint=_ADD[kind],
+                                    param="kinds")  # fmt: skip
+        rules = self.models.rules
+        plan = Plan(kinds, plan.model or rules.model, plan.trials or rules.trials, plan.budget or rules.budget)
+        model = self.models.find(plan.model) if "task" in kinds else None
+        if model is None and "task" in kinds:
+            raise InvalidParams(
+                f"task cases need a model, and there is no [models.{plan.model or 'NAME'}]",
+                hint="An admin adds [models.NAME] and evals.model to the settings.",
+                param="model",
+            )
+        return await self.registry.write(
+            partial(_insert, identity=identity, loaded=loaded, actor=actor, plan=plan, model=model)
+        )
 
 
 async def start_evaluation(parts: Evaluations, identity: Identity, params: StartEvaluation) -> Evaluation:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     _require_right(identity, name)
     row = await parts.registry.read(partial(resolve, identity=identity, name=name, spec=Exact(version), manages=True))
-    return await parts.start(identity, row, identity)
+    plan = Plan(tuple(dict.fromkeys(params.kinds)) or ("run",), params.model, params.trials, params.budget)
+    return await parts.start(identity, row, identity, plan)
 
 
 def _require_right(identity: Identity, name: str) -> None:
@@ -138,7 +152,9 @@ def _require_right(identity: Identity, name: str) -> None:
         access.require_namespace(identity, "publish", name)
 
 
-def _insert(connection: Connection, identity: Identity, loaded: Loaded, actor: Actor) -> Evaluation:
+def _insert(
+    connection: Connection, identity: Identity, loaded: Loaded, actor: Actor, plan: Plan, model: Model | None
+) -> Evaluation:
     row = loaded.row
     lock_skill_row(connection, row.name)
     status = connection.scalar(select(skill_versions.c.status).where(skill_versions.c.id == row.version_id))
@@ -152,8 +168,10 @@ def _insert(connection: Connection, identity: Identity, loaded: Loaded, actor: A
         "version_id": row.version_id,
         "suite": OWN,
         "suite_digest": loaded.suite_digest,
-        "kinds": "run",
-        "trials": 1,
+        "kinds": " ".join(plan.kinds),
+        "model_json": model and msgspec.json.encode({"name": plan.model, "model": model.name}).decode(),
+        "trials": plan.trials if model else 1,
+        "budget": plan.budget if model else None,
         "before_id": loaded.before.version_id if loaded.before else None,
         "identity": identity.name,
         "identity_kind": identity.kind,
@@ -161,12 +179,21 @@ def _insert(connection: Connection, identity: Identity, loaded: Loaded, actor: A
         "created_at": datetime.now(UTC),
     }
     evaluation_id = connection.execute(insert(evaluations).values(values).returning(evaluations.c.id)).scalar_one()
-    shared = {"evaluation_id": evaluation_id, "kind": "run", "trial": 1, "is_done": False, "attempts": 0, "cost": 0.0}
-    trials = [{**shared, "case_id": case_id, "arm": arm} for case_id in loaded.cases for arm in loaded.versions]
+    shared = {"evaluation_id": evaluation_id, "is_done": False, "attempts": 0, "cost": 0.0}
+    trials = [{**shared, **values} for values in _trials_of(loaded, plan)]
     connection.execute(insert(eval_trials), trials)
-    after = {"id": values["evaluation"], "kinds": ["run"], "trials": len(trials)}
+    after = {"id": values["evaluation"], "kinds": plan.kinds, "trials": len(trials)}
     audit.record(connection, actor, "start_evaluation", f"{row.name}@{row.version}", after=after)
     return evaluation_of(find_evaluation(connection, str(values["evaluation"])))
+
+
+def _trials_of(loaded: Loaded, plan: Plan) -> Iterator[dict[str, object]]:
+    """Yield the trials in their order: after an early end, all cases and arms have about the same number."""
+    for kind in plan.kinds:
+        arms = [*loaded.versions, *(["without"] if kind == "task" else [])]
+        for trial in range(1, (plan.trials if kind == "task" else 1) + 1):
+            for case_id in loaded.of_kind(kind):
+                yield from ({"kind": kind, "case_id": case_id, "arm": arm, "trial": trial} for arm in arms)
 
 
 # -- get_evaluation, list_evaluations ----------------------------------------------------------------------------------
@@ -180,33 +207,6 @@ def _find_seen(connection: Connection, identity: Identity, evaluation: str) -> R
     except NotFound:
         raise not_found(evaluation) from None
     return row
-
-
-def evaluation_of(row: Row[Any]) -> Evaluation:
-    return Evaluation(**_fields(row))
-
-
-def _fields(row: Row[Any]) -> dict[str, Any]:
-    predicate = msgspec.json.decode(row.summary_json) if row.summary_json else None
-    return {
-        "id": row.evaluation,
-        "name": row.name,
-        "version": row.version,
-        "state": row.state,
-        "kinds": row.kinds.split(),
-        "suite": row.suite,
-        "before": row.before,
-        "by": row.identity,
-        "kind": row.identity_kind,
-        "trials": row.all,
-        "done": row.done,
-        "verdict": predicate and predicate["verdict"],
-        "summary": evaluation_text(predicate) if predicate else "",
-        "error": row.error or "",
-        "attestation": row.attestation,
-        "created_at": in_utc(row.created_at),
-        "ended_at": in_utc(row.ended_at) if row.ended_at else None,
-    }
 
 
 class GetEvaluation(Params, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
                 problems.setdefault((kind, case_id), []).append(result.problem)
     cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
     return EvaluationCases(
-        **_fields(row),
+        **evaluation_fields(row),
         cases=[
             EvaluatedCase(
                 each.id,

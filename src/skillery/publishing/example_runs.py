@@ -134,7 +134,7 @@ class ExampleRuns:
         self._most_ms = seconds * 1000 if timeout_ms is None else timeout_ms
         self._runner = runner
         self._cache = cache
-        self._grade_answer = grade
+        self.grade = grade
         self._seconds = seconds
 
     async def test(
@@ -227,7 +227,7 @@ class ExampleRuns:
         files = {file.path: file.content for file in subject.files if file.path in paths}
         log = (outcome.log.head + outcome.log.tail).decode("utf-8", "replace")
         answer = Answer(outcome.result or b"null", log)
-        return "; ".join(filter(None, await self._grade_answer(identity.name, example.graders, answer, files)))
+        return "; ".join(filter(None, await self.grade(identity.name, example.graders, answer, files)))
 
     def _time_limit(self) -> str:
         setting = "the setting publishing.examples_seconds"

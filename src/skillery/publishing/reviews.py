@@ -41,13 +41,13 @@ class Reviews:
         self._passing = passing
 
     async def approve_version(
-        self, identity: Identity, name: str, version: Version, digest: str | None, note: str
+        self, identity: Identity, name: str, version: Version, digest: str | None, note: str, accepts: str = ""
     ) -> ApprovedVersion:
         """Add an approval to a version. If the version meets its policy then, publish it, and call the `after_publish`
         hooks. Before the last approval, run the examples that wait for it.
 
-        `digest` is the digest that the reviewer approves, or None. A repeated approval of a reviewer adds nothing,
-        unless the approvals are old.
+        `digest` is the digest that the reviewer approves, or None. `accepts` is the id of an unclear evaluation. A
+        repeated approval of a reviewer adds nothing, unless the approvals are old, or it accepts an evaluation.
         Raise NotAllowed, the errors of `step_one`, Refused if an example fails, and Busy if the signer cannot be
         reached.
         """
@@ -61,8 +61,8 @@ class Reviews:
             partial(self._passing.read, identity=identity, name=name, spec=Exact(version))
         )
         is_old = await self._database.read(partial(is_approval_old, version_id=row.version_id))
-        is_repeated = judged.is_approved_by(identity) and not is_old
-        statements, checks = await self._statements(identity, judged, note, is_repeated=is_repeated)
+        is_repeated = judged.is_approved_by(identity) and not is_old and not accepts
+        statements, checks = await self._statements(identity, judged, note, accepts, is_repeated=is_repeated)
 
         def store(connection: Connection, *, meets: bool) -> NewVersion:
             if is_repeated:
@@ -82,11 +82,11 @@ class Reviews:
         return ApprovedVersion(approved.name, approved.version, approved.digest, approved.status, missing or UNSET)
 
     async def _statements(
-        self, identity: Identity, judged: Judged, note: str, *, is_repeated: bool
+        self, identity: Identity, judged: Judged, note: str, accepts: str, *, is_repeated: bool
     ) -> tuple[tuple[SignedStatement, ...], Checks | None]:
         """Return the signed statements of an approval, and the results of checks that have changed, else None."""
         row, stored = judged.row, checks_of(judged.row.checks_json)
-        review = review_predicate(identity, "approved", note, stored.permissions_diff)
+        review = review_predicate(identity, "approved", note, stored.permissions_diff, accepts)
         predicates: dict[str, Any] = {} if is_repeated else {"review": review}
         checks = None
         if stored.waiting and judged.is_reviewed_with(identity, predicates):
@@ -125,12 +125,13 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
     version: ExactVersion
     digest: Annotated[Given, about("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
     note: Annotated[Annotated[str, Meta(max_length=2000)], about("Recorded with the approval")] = ""
+    accepts: Annotated[Given, about("Id of an unclear evaluation that the reviewer accepts")] = ""
 
 
 async def approve_version(reviews: Reviews, identity: Identity, params: ApproveVersion) -> ApprovedVersion:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     note = parse_sentence(params.note, "note") if params.note else ""
-    return await reviews.approve_version(identity, name, version, params.digest or None, note)
+    return await reviews.approve_version(identity, name, version, params.digest or None, note, params.accepts)
 
 
 # -- reject_version ----------------------------------------------------------------------------------------------------

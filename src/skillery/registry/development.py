@@ -169,7 +169,7 @@ class Overlays:
 
         Raise RateLimited or TooLarge if a limit is reached.
         """
-        new_version = _made(identity, bundle, warnings)
+        new_version = developed(identity, bundle, warnings)
         with self._lock:
             self._remove_ended()
             own_versions = self._versions.setdefault(identity.name, {})
@@ -255,7 +255,7 @@ def _size(versions: Mapping[str, _Kept]) -> int:
     return sum(kept.version.size_bytes for kept in versions.values())
 
 
-def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
+def developed(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
     """Return the development version of a bundle."""
     manifest = bundle.manifest
     version = str(manifest.version)

@@ -25,7 +25,7 @@ from skillery.runs.active_run import ActiveRun
 from skillery.runs.queries import find_run
 from skillery.runs.results import Run
 from skillery.runs.scripts import args_of
-from skillery.settings.groups import Seals
+from skillery.settings.versions import Seals
 
 # -- The evidence of a run: with its row, it becomes the record that seals cover and statements show -------------------
 

@@ -24,29 +24,32 @@ from skillery.settings.groups import (
     Backups,
     BlobLifetimes,
     DefinedTools,
-    Evals,
     Garbage,
     Imports,
     Insight,
     MaxLimits,
     NamedEnvironment,
-    Natural,
     Packages,
-    PolicyRules,
-    Positive,
-    Publishing,
     Quotas,
-    Review,
     RunLimits,
     RunRecords,
     Scan,
-    Seals,
-    Signing,
     Tokens,
     Trust,
     Webhooks,
 )
 from skillery.settings.sources import configured_indexes, leaves, put, read_environment, read_file, reason_of
+from skillery.settings.versions import (
+    Evals,
+    ModelSettings,
+    Natural,
+    PolicyRules,
+    Positive,
+    Publishing,
+    Review,
+    Seals,
+    Signing,
+)
 
 CONFIG_NAME = "skillery.toml"
 PIP = "pip"
@@ -116,6 +119,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seals: Seals = Seals()
     scan: Scan = Scan()
     policy: dict[str, PolicyRules] = {}
+    models: dict[str, ModelSettings] = {}
     evals: Evals = Evals()
     runs: RunRecords = RunRecords()
     insight: Insight = Insight()
@@ -255,7 +259,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
             raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {remedy}") from None
         if name == "plugins":
             raise StartupError(f"the sections [plugins.<name>] are not valid: {remedy}") from None
-        if name in ("environments", "policy"):
+        if name in ("environments", "policy", "models"):
             raise _invalid_entry(name, tree[name], sources) from None
         value: Any = tree
         for part in name.split("."):

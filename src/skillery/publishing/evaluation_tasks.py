@@ -1,0 +1,211 @@
+"""Tasks of evaluations: an agent does them with the version, without it, or with the version before.
+
+The agent gets a copy of the version without its suites and without its permissions. Its runs reach no network and get
+no secrets, whatever the version may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+from skillery.backends import Identity, Secrets
+from skillery.errors import StartupError
+from skillery.evaluations.agent import attempt, is_hidden
+from skillery.evaluations.grading import Graders
+from skillery.evaluations.models import Model, ModelClient, ModelFailed, check_address, open_model
+from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, describe
+from skillery.evaluations.trials import Arm, BudgetUsed, Limits, Tokens
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
+from skillery.formats.wording import did_you_mean
+from skillery.publishing.bundle_checks import BundleChecks
+from skillery.publishing.evaluation_cases import Loaded, TrialResult
+from skillery.registry.development import DevelopingIdentity, Overlay, developed
+from skillery.settings.versions import Evals, ModelSettings
+
+_UNUSED = ("examples", "tool_examples", "permissions")
+"""Keys of a manifest that the agent's copy does not have."""
+_SLOT_SECONDS = 0.1
+_RUNS = ("execute_skill", "run_code", "call_tool")
+_PROBLEM = 2_000
+
+
+class Models:
+    """The models of the settings, and their keys in the backend of secrets."""
+
+    def __init__(self, entries: Mapping[str, ModelSettings], rules: Evals, secrets: Secrets) -> None:
+        """Raise StartupError if an address is not valid, or `evals` names no entry."""
+        self.rules = rules
+        self._entries = entries
+        self._secrets = secrets
+        self._clients: dict[str, ModelClient] = {}
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        for name, entry in entries.items():
+            try:
+                check_address(entry.url)
+            except ValueError as error:
+                raise StartupError(f"[models.{name}] has a url that cannot be used: {error}") from None
+        for key in ("model", "grader"):
+            name = getattr(rules, key)
+            if name and name not in entries:
+                raise StartupError(f"evals.{key} is {name!r}{did_you_mean(name, entries)}: there is no [models.{name}]")
+
+    def find(self, name: str) -> Model | None:
+        """Return the model of an entry, or None."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        prices = entry.input_price, entry.output_price
+        return Model(entry.api, entry.url, entry.model, *prices, concurrent=entry.concurrent)
+
+    async def client(self, name: str) -> ModelClient:
+        """Return the client of an entry. Raise ModelFailed if there is none, or its key is not stored."""
+        async with self._opening:
+            if name not in self._clients:
+                model, entry = self.find(name), self._entries.get(name)
+                if model is None or entry is None:
+                    raise ModelFailed(f"this server has no [models.{name}]")
+                key = await asyncio.to_thread(self._secrets.get, entry.secret) if entry.secret else ""
+                if key is None:
+                    raise ModelFailed(f"the secret {entry.secret} of [models.{name}] has no value")
+                opened = open_model(model, key, trust_env=not model.url.startswith("http://"))
+                self._clients[name] = await self._stack.enter_async_context(opened)
+            return self._clients[name]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+class Spending:
+    """What trials of one evaluation have cost: those of other servers, and those of this server."""
+
+    def __init__(self) -> None:
+        self.stored = self.of_day = 0.0
+        """Costs in the database: of the evaluation, and of all evaluations of the day."""
+        self._open = self._own = 0.0
+
+    def note(self, stored: float, of_day: float) -> None:
+        """Take the costs that the database has now, without those of this server."""
+        self.stored, self.of_day = max(0.0, stored - self._own), max(0.0, of_day - self._own)
+
+    def add(self, cost: float) -> None:
+        """Reserve a cost, or give back the rest of a reservation with a negative cost."""
+        self._open += cost
+
+    def keep(self, cost: float) -> None:
+        """The cost of a trial of this server was stored."""
+        self._own += cost
+
+    @property
+    def open(self) -> float:
+        """What this server has spent and reserved."""
+        return self._open
+
+
+class TrialBudget(NamedTuple):
+    """The Budget of one trial: the rest of the evaluation, and of the day."""
+
+    spending: Spending
+    most: float
+    rules: Evals
+    used: list[float]
+
+    async def reserve(self, tokens: Tokens, cost: float) -> None:
+        spending, currency = self.spending, self.rules.currency
+        spent, of_day = spending.stored + spending.open, spending.of_day + spending.open
+        if spent + cost > self.most:
+            raise BudgetUsed(f"{spent:.2f} of {self.most:.2f} {currency} are used; raise the budget")
+        if of_day + cost > self.rules.daily_budget:
+            used = f"{of_day:.2f} of {self.rules.daily_budget:.2f} {currency}"
+            raise BudgetUsed(f"{used} of this day are used (evals.daily_budget)")
+        spending.add(cost)
+
+    async def settle(self, reserved: Tokens, reserved_cost: float, used: Tokens, cost: float) -> None:
+        self.spending.add(cost - reserved_cost)
+        self.used.append(cost)
+
+
+CallAs = Callable[[Identity], CallMethod]
+"""Return the function that calls methods as an identity."""
+
+
+class TaskRuns:
+    """Tries tasks with a model."""
+
+    def __init__(self, checks: BundleChecks, models: Models, call_as: CallAs, has_room: Callable[[], bool]) -> None:
+        """`has_room` returns whether a run would have a slot that no caller waits for."""
+        self.models = models
+        self._checks = checks
+        self._call_as = call_as
+        self._has_room = has_room
+
+    async def run(
+        self, by: Identity, loaded: Loaded, case_id: str, arm: Arm, model: str, budget: TrialBudget
+    ) -> TrialResult:
+        """Let an agent do a task once, and grade it. The runs belong to `by`. Raise ModelFailed or BudgetUsed, and the
+        errors of methods that do not work now.
+        """
+        task, files = loaded.tasks[case_id], loaded.files
+        client, grader = [await self.models.client(name) for name in (model, self.models.rules.grader or model)]
+        identity, skill = await self._acting(by, loaded, arm)
+        async with self._calls(identity) as call:
+            tried = await describe(call, *skill) if skill else None
+            tools = await AgentTools.open(call, tried, task.files)
+            trial = await attempt(task, arm, client, tools, budget, Limits())
+        async with self._calls(by) as call:
+            grade = self._checks.examples.grade
+            graders = Graders(grader, grade, PythonGraders(call, files), files, by.name)
+            graded = await graders.graded(task, trial, budget)
+        failed = [f"{each.text}: {each.evidence}" for each in graded.grades if not each.passed]
+        return TrialResult(
+            graded.passed,
+            "; ".join([*([trial.error] if trial.error else []), *failed])[:_PROBLEM],
+            duration_ms=trial.duration_ms,
+            score=graded.score,
+            steps=trial.steps,
+            tokens=trial.tokens.plus(graded.tokens).total,
+            cost=sum(budget.used),
+            used_skill=trial.used_skill,
+        )
+
+    async def _acting(self, by: Identity, loaded: Loaded, arm: Arm) -> tuple[Identity, tuple[str, str] | None]:
+        """Return the identity of an agent, and the name and number of its copy of the version, or None without it."""
+        if arm == "without":
+            return by, None
+        subject = loaded.versions[arm].subject
+        manifest = {key: value for key, value in subject.manifest.raw.items() if key not in _UNUSED}
+        contents = {file.path: file for file in subject.files}
+        skill_md = contents.pop(SKILL_MD).content.decode()
+        copied = [
+            BundleFile(file.path, file.content, file.executable)
+            for file in contents.values()
+            if not is_hidden(file.path) and file.path != SKILL_TOML
+        ]
+        bundle = await self._checks.parse(by.name, manifest, skill_md, copied)
+        overlay = Overlay({subject.manifest.name: developed(by, bundle, ())})
+        identity = DevelopingIdentity(by.name, by.kind, by.scopes, by.namespaces, overlay=overlay)
+        return identity, (subject.manifest.name, str(subject.manifest.version))
+
+    @asynccontextmanager
+    async def _calls(self, identity: Identity) -> AsyncIterator[CallMethod]:
+        """Context manager: yield the function that calls methods as an identity. At the end, delete the workspaces that
+        it has made. A run begins when no caller waits for its slot.
+        """
+        perform, made = self._call_as(identity), list[str]()
+
+        async def call(method: str, params: Mapping[str, Any]) -> Any:
+            while method in _RUNS and not self._has_room():  # noqa: ASYNC110 - slots of other processes ring no bell
+                await asyncio.sleep(_SLOT_SECONDS)
+            result = await perform(method, params)
+            if method == "create_workspace":
+                made.append(result["id"])
+            return result
+
+        try:
+            yield call
+        finally:
+            for workspace in made:
+                await perform("delete_workspace", {"workspace": workspace})
