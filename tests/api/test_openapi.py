@@ -100,7 +100,7 @@ def test_endpoints_respond_as_documented_to_any_request(mode: GenerationMode, fu
         def answers(case: Case[Any], known: bool, chosen: Random) -> None:
             for name in KNOWN.keys() & case.path_parameters.keys() if known else ():
                 case.path_parameters[name] = chosen.choice(KNOWN[name])
-            case.call_and_validate(checks=HOLDS)
+            case.call_and_validate(checks=HOLDS, timeout=120)
 
         if mode is GenerationMode.POSITIVE or operation.query or operation.headers or operation.body:
             answers()
