@@ -61,6 +61,12 @@ def old_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in (source, source / "packages/cellblock"):
         with zipfile.ZipFile(build(package, built)) as wheel:
             wheel.extractall(target)
+    now, then = ({path.name for path in (folder / "plugins").iterdir()} for folder in (ROOT, source))
+    for plugin in now - then:
+        # The previous release does not know this plugin. A package with its name and without entry points hides it.
+        hides = target / f"{plugin.replace('-', '_')}-0.dist-info"
+        hides.mkdir()
+        (hides / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {plugin}\nVersion: 0\n")
     return target
 
 
