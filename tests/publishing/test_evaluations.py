@@ -13,6 +13,7 @@ import pytest
 from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.browser import hidden_fields
 from tests.support.fake_model import FakeModel, Heard, Wanted
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
@@ -110,6 +111,9 @@ def test_a_version_that_got_worse_is_not_published(server: Server, new_name: str
         ("negative", {"with": {"passed": 0, "trials": 1}, "before": both}),
     ]
     assert worse["cases"][1]["problems"][0].startswith("output.sum: expected -1, got 3")
+    page = ann.http.get(f"/s/{name}@1.1.0").text
+    assert "Evaluation: 50% with, 100% before · worse: negative · 2 cases." in page
+    assert 'aria-label="Passed trials by version: 1.0.0 100 %, 1.1.0 50 %"' in page
     policy = ann("explain_policy", name=name, version="1.1.0")
     assert (policy["status"], policy["needs"][-1]["missing"]) == (
         "in_review", "an evaluation that is not worse than that of 1.0.0: negative",
@@ -166,7 +170,13 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     assert need["missing"] == "a reviewer who accepts its unclear evaluation"
     assert ann("list_workspaces")["workspaces"] == []
     assert rita("approve_version", name=name, version="1.1.0")["status"] == "in_review"
-    assert rita("approve_version", name=name, version="1.1.0", accepts=unclear["id"])["status"] == "published"
+    page = f"/review/{name}@1.1.0"
+    form: dict[str, Any] = {**hidden_fields(rita.http.get(page).text), "action": "approve"}
+    refused = rita.http.post(page, data=form, headers={"origin": rita.url})
+    assert "Confirm that you accept the unclear evaluation." in refused.text
+    form["tick"] = unclear["id"]
+    assert rita.http.post(page, data=form, headers={"origin": rita.url}).status_code == 303
+    assert ann("explain_policy", name=name, version="1.1.0")["status"] == "published"
 
 
 def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:

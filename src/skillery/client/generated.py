@@ -1221,6 +1221,8 @@ class Evaluation(TypedDict):
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
     suite: str
+    suite_digest: str
+    """Equal for equal cases."""
     before: str | None
     by: str
     kind: Literal["person", "agent"]
@@ -1231,6 +1233,8 @@ class Evaluation(TypedDict):
     done: int
     """Trials that have ended."""
     verdict: Literal["better", "worse", "same", "unclear"] | None
+    shares: dict[str, float]
+    """Share of passed trials by arm, from 0 to 1."""
     summary: str
     error: str
     """Why it has ended without a result, or ""."""
@@ -1266,6 +1270,8 @@ class EvaluationCases(TypedDict):
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
     suite: str
+    suite_digest: str
+    """Equal for equal cases."""
     before: str | None
     by: str
     kind: Literal["person", "agent"]
@@ -1276,6 +1282,8 @@ class EvaluationCases(TypedDict):
     done: int
     """Trials that have ended."""
     verdict: Literal["better", "worse", "same", "unclear"] | None
+    shares: dict[str, float]
+    """Share of passed trials by arm, from 0 to 1."""
     summary: str
     error: str
     """Why it has ended without a result, or ""."""

@@ -41,6 +41,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     kinds: list[str]
     suite: str
+    suite_digest: Annotated[str, Meta(description="Equal for equal cases")]
     before: str | None
     by: str
     kind: Literal["person", "agent"]
@@ -49,6 +50,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     trials: int
     done: Annotated[int, Meta(description="Trials that have ended")]
     verdict: Literal["better", "worse", "same", "unclear"] | None
+    shares: Annotated[dict[str, float], Meta(description="Share of passed trials by arm, from 0 to 1")]
     summary: str
     error: Annotated[str, Meta(description='Why it has ended without a result, or ""')]
     attestation: Annotated[str | None, Meta(description="The signed statement about the result")]
@@ -128,6 +130,7 @@ def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
         "state": row.state,
         "kinds": row.kinds.split(),
         "suite": row.suite,
+        "suite_digest": row.suite_digest,
         "before": row.before,
         "by": row.identity,
         "kind": row.identity_kind,
@@ -136,6 +139,7 @@ def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
         "trials": row.all,
         "done": row.done,
         "verdict": predicate and predicate["verdict"],
+        "shares": predicate["shares"] if predicate else {},
         "summary": evaluation_text(predicate) if predicate else "",
         "error": row.error or "",
         "attestation": row.attestation,

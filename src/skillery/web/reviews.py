@@ -10,6 +10,9 @@ from skillery.errors import NotAllowed, NotFound, SkilleryError
 from skillery.formats.check_results import CheckFinding
 from skillery.identity import access
 from skillery.method import or_none
+from skillery.publishing.evaluation_rows import Evaluation
+from skillery.publishing.evaluations import ListEvaluations, list_evaluations
+from skillery.publishing.passing import ExplainedPolicy
 from skillery.publishing.reviews import ApproveVersion, RejectVersion, approve_version, reject_version
 from skillery.skills.descriptions import Skill
 from skillery.skills.files import ReadSkillFile, read_skill_file
@@ -94,12 +97,24 @@ async def show_review(request: PageRequest) -> Page:
         - (compared.instructions is not None),
         files=files,
         policy=policy,
+        unclear=await _unclear_evaluation(request, opened, policy),
         why_not=why_not(request, opened, policy),
         why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
         has_scanner=request.site.core.rechecks.has_scanner,
     )
     return page._replace(section="review")
+
+
+async def _unclear_evaluation(
+    request: PageRequest, opened: Opened, policy: ExplainedPolicy | None
+) -> Evaluation | None:
+    """Return the last evaluation if the policy needs a reviewer who accepts that it is unclear."""
+    if policy is None or all(need.ok for need in policy.needs if need.need == "evaluation"):
+        return None
+    params = ListEvaluations(name=opened.name, version=opened.version, limit=1)
+    last = (await request.do(list_evaluations, params)).evaluations
+    return last[0] if last and last[0].verdict == "unclear" else None
 
 
 def _order(finding: CheckFinding) -> tuple[bool, int]:
@@ -169,7 +184,11 @@ async def decide(request: PageRequest) -> SeeOther:
         raise FormRefused({"ticks": f"Confirm each new permission: {names}."})
     if policy.former_signer and "signer" not in form.all("tick"):
         raise FormRefused({"ticks": "Confirm that the signer has changed."})
-    params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=note)
+    unclear = await _unclear_evaluation(request, opened, policy)
+    accepts = unclear.id if unclear and unclear.id in form.all("tick") else ""
+    if unclear and not accepts:
+        raise FormRefused({"ticks": "Confirm that you accept the unclear evaluation."})
+    params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=note, accepts=accepts)
     try:
         approved = await request.do(approve_version, params)
     except SkilleryError as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from skillery.contents.blob_rows import BlobRow
 from skillery.errors import BlobNotFound
+from skillery.formats.semver import Version
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
+from skillery.publishing.evaluation_rows import Evaluation
+from skillery.publishing.evaluations import ListEvaluations, list_evaluations
 from skillery.registry.version_rows import Severity
 from skillery.runs.failures import ListFailures, list_failures
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results
@@ -34,6 +38,8 @@ from skillery.web.views.shown import View
 from skillery.web.views.tables import Wanted
 
 _MOST_SKILL_MD = 1024 * 1024
+MOST_IN_LINE = 20
+"""The number of versions whose evaluations a line shows."""
 SEVERITIES: dict[Severity, str] = {
     "broken": "it does not work",
     "security": "only reviewers run it",
@@ -44,6 +50,15 @@ VISIBILITIES = {
     "namespace": "users with a grant for its name",
     "private": "its publishers",
 }
+
+
+class EvaluationLine(NamedTuple):
+    """The last evaluations of versions with equal cases and the same model, the highest version last."""
+
+    last: Evaluation
+    failed: list[int]
+    """The share of failed trials of each version, in percent."""
+    words: str
 
 
 async def show_about(request: PageRequest) -> Page:
@@ -70,6 +85,7 @@ async def show_about(request: PageRequest) -> Page:
         "chosen": chosen,
         "example_parts": await _views_of(request, opened, chosen, results[chosen]) if chosen else [],
         "trust": trust,
+        "evaluation_lines": await _evaluation_lines(request, opened),
         "policy": policy,
         "findings": or_none(skill.findings) or [],
         "text": text,
@@ -83,6 +99,25 @@ async def show_about(request: PageRequest) -> Page:
     }
     page = page_of(request, opened, "about", "skill_about.html", **values)
     return page._replace(headers=agent.kept_choice(request))
+
+
+async def _evaluation_lines(request: PageRequest, opened: Opened) -> list[EvaluationLine]:
+    if opened.facts.created_at is None:
+        return []
+    newest = (await request.do(list_evaluations, ListEvaluations(name=opened.name, limit=100))).evaluations
+    by_cases: dict[tuple[str, str | None], dict[str, Evaluation]] = {}
+    for each in newest:
+        if "with" in each.shares:
+            by_cases.setdefault((each.suite_digest, each.model), {}).setdefault(each.version, each)
+    return [_line_of(versions) for versions in by_cases.values()]
+
+
+def _line_of(versions: Mapping[str, Evaluation]) -> EvaluationLine:
+    """Return the line of evaluations, by version."""
+    ordered = sorted(versions.values(), key=lambda each: Version.parse(each.version).precedence)[-MOST_IN_LINE:]
+    passed = [round(100 * each.shares["with"]) for each in ordered]
+    told = ", ".join(f"{each.version} {percent} %" for each, percent in zip(ordered, passed, strict=True))
+    return EvaluationLine(ordered[-1], [100 - percent for percent in passed], f"Passed trials by version: {told}")
 
 
 # -- The results of examples -------------------------------------------------------------------------------------------

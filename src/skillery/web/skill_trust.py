@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
 from skillery.formats.check_results import CheckedExample
@@ -91,7 +92,7 @@ async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, Tr
         "review": _review(opened, records),
         "rights": _rights(opened.skill.manifest, records, language),
         "code": _code(opened, language),
-        "tests": _tests(opened, examples_of(request, opened)),
+        "tests": _tests(opened, examples_of(request, opened), records),
         "signed": _signed(opened, records),
         "use": _use(opened, records.failure, language, publishes=request.publishes(opened.name)),
     }
@@ -246,7 +247,17 @@ def _code(opened: Opened, language: Language) -> TrustFact:
     return TrustFact(sign, words, " ".join(details), address)
 
 
-def _tests(opened: Opened, examples: Sequence[CheckedExample]) -> TrustFact:
+def _tests(opened: Opened, examples: Sequence[CheckedExample], records: Records) -> TrustFact:
+    fact = _examples(opened, examples)
+    stated = [each.predicate for each in records.evidence if each.word == "evaluation"]
+    if not stated:
+        return fact
+    detail = f"{fact.detail} Evaluation: {evaluation_text(stated[-1])}.".strip()
+    sign: Sign = "look" if fact.sign == "ok" and stated[-1].get("verdict") == "worse" else fact.sign
+    return fact._replace(sign=sign, detail=detail, address=fact.address or "#evaluations")
+
+
+def _examples(opened: Opened, examples: Sequence[CheckedExample]) -> TrustFact:
     if not examples:
         return TrustFact("none", "No examples", "No test shows what it returns.")
     passed = sum(example.status == "passed" for example in examples)
