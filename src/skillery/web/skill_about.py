@@ -116,8 +116,8 @@ def _line_of(versions: Mapping[str, Evaluation]) -> EvaluationLine:
     """Return the line of evaluations, by version."""
     ordered = sorted(versions.values(), key=lambda each: Version.parse(each.version).precedence)[-MOST_IN_LINE:]
     passed = [round(100 * each.shares["with"]) for each in ordered]
-    told = ", ".join(f"{each.version} {percent} %" for each, percent in zip(ordered, passed, strict=True))
-    return EvaluationLine(ordered[-1], [100 - percent for percent in passed], f"Passed trials by version: {told}")
+    shares = ", ".join(f"{each.version} {percent} %" for each, percent in zip(ordered, passed, strict=True))
+    return EvaluationLine(ordered[-1], [100 - percent for percent in passed], f"Passed trials by version: {shares}")
 
 
 # -- The results of examples -------------------------------------------------------------------------------------------
