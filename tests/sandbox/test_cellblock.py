@@ -75,6 +75,7 @@ OLD_NAMES = [
     "Course",
 ]
 NOT_OF_CELLBLOCK = {
+    FailureType.DEPENDENCY_GONE,
     FailureType.CALLER_ENDED,
     FailureType.CANCELLED,
     FailureType.VALIDATION_ERROR,

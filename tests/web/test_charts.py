@@ -142,7 +142,8 @@ async def test_chart_of_a_part_is_chosen_on_the_page_of_the_run(
 
     async def draw(kind: str) -> None:
         await card.get_by_label("Chart", exact=True).select_option(kind)
-        await card.get_by_role("button", name="Draw").click()
+        async with page.expect_response(lambda response: f"chart={kind}" in response.url):
+            await card.get_by_role("button", name="Draw").click()
 
     await card.get_by_label("of", exact=True).select_option("south")
     await draw("line")

@@ -99,7 +99,8 @@ PAGE_FUNCTIONS = (
     "skillery.web.differences:compare_results",
 )
 PAGE_LOADERS = ("skillery.web.rendering:load_lexers",)
-PAGE_LIMITS = WorkLimits(cpu_seconds=1, wall_seconds=5, memory_bytes=1024 * MIB, resident_bytes=128 * MIB)
+# Three times the processor time after which a view stops itself: on a busy machine, the same work takes more of it.
+PAGE_LIMITS = WorkLimits(cpu_seconds=2, wall_seconds=15, memory_bytes=1024 * MIB, resident_bytes=128 * MIB)
 
 
 @asynccontextmanager

@@ -35,6 +35,10 @@ class TookTooLong(Exception):
     """Raised if a call has used up its time. The worker was ended."""
 
 
+class Delayed(TookTooLong):
+    """Raised if the elapsed time is used up. Other processes may have had the processor: a later call may succeed."""
+
+
 class WorkerFailed(Exception):
     """Raised if the worker process ended before its reply, or if the text is too deep or too large for it."""
 
@@ -133,7 +137,7 @@ class WorkerPool:
         try:
             reply = await worker.ask(request, self.limits.wall_seconds)
         except TimeoutError:
-            raise TookTooLong from None
+            raise Delayed from None
         except WorkerFailed:
             self._check_open()
             if await worker.end() == -signal.SIGPROF:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from skillery.context.request import current
 from skillery.context.threads import COMPARISONS
-from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
+from skillery.context.worker_pool import Delayed, TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import signature_of
 from skillery.errors import Unavailable
 from skillery.formats.version_diffs import FileChange
@@ -246,7 +246,7 @@ class RenderedTexts:
             made = (await self._workers.call(caller, render, *args))[0]
         except (TookTooLong, WorkerFailed, Unavailable) as error:
             log.warning("%s %s was not rendered: %s", render.__name__, key, error or "it takes too long")
-            if isinstance(error, Unavailable):  # a later call may have a result
+            if isinstance(error, Delayed | Unavailable):  # a later call may have a result
                 return None
         if key:
             self._keep(key, msgspec.msgpack.encode(made))

@@ -58,6 +58,8 @@ class EvaluationLine(NamedTuple):
     last: Evaluation
     failed: list[int]
     """The share of failed trials of each version, in percent."""
+    blank: list[int]
+    """Zeros for the versions up to MOST_IN_LINE, so that columns of all lines are as wide."""
     words: str
 
 
@@ -117,7 +119,8 @@ def _line_of(versions: Mapping[str, Evaluation]) -> EvaluationLine:
     ordered = sorted(versions.values(), key=lambda each: Version.parse(each.version).precedence)[-MOST_IN_LINE:]
     passed = [round(100 * each.shares["with"]) for each in ordered]
     shares = ", ".join(f"{each.version} {percent} %" for each, percent in zip(ordered, passed, strict=True))
-    return EvaluationLine(ordered[-1], [100 - percent for percent in passed], f"Passed trials by version: {shares}")
+    failed, blank = [100 - percent for percent in passed], [0] * (MOST_IN_LINE - len(passed))
+    return EvaluationLine(ordered[-1], failed, blank, f"Passed trials by version: {shares}")
 
 
 # -- The results of examples -------------------------------------------------------------------------------------------
