@@ -166,8 +166,8 @@ class AddAttestation(Params, frozen=True, kw_only=True):
 
 
 SCOPES: Mapping[str, Scope] = {"author": "publish", "review": "review", "evaluation": "publish"}
-_KINDS = {"author": OwnAuthor, "review": OwnReview, "evaluation": OwnEvaluation}
 """The scope for each kind of statement that callers sign."""
+_KINDS = {"author": OwnAuthor, "review": OwnReview, "evaluation": OwnEvaluation}
 MOST_BYTES = 16 * 1024
 """The size of a statement that callers sign."""
 MOST_OF_SIGNER = 20

@@ -1,11 +1,11 @@
-"""What an evaluation says about a version: its statement, in words, and whether a policy accepts it."""
+"""The statement of an evaluation about a version, its text for people, and whether a policy accepts it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +17,6 @@ from skillery.settings.versions import EvaluationRules
 if TYPE_CHECKING:
     from skillery.attestations.evidence import Evidence
 
-Arm = Literal["with", "without", "before"]
-"""Whether the trial has the version, no skill, or the version before."""
 OWN = "own"
 """The suite of the version itself."""
 MOST_STATED = 200

@@ -158,7 +158,7 @@ Job = Callable[[], Awaitable[None]]
 class _Work:
     """The trials of one folder, `model.concurrent` at a time. They end early if the budget is used or the model fails.
 
-    Trials that have begun then end as they can.
+    Trials that have begun still end.
     """
 
     def __init__(self, plan: ModelPlan, model: ModelClient) -> None:

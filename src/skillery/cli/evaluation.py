@@ -81,8 +81,8 @@ def evaluate(
 
     Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
     registry is searched with each prompt of the suites that should find the skill, or should not. With --model, an
-    agent does each task with and without the skill. Prompts, files of cases and SKILL.md are sent to the model. Nothing
-    is published.
+    agent does each task with and without the skill. Prompts, files of cases, SKILL.md and what the agent reads are sent
+    to the model. Nothing is published.
     """
     import asyncio
 
@@ -299,7 +299,7 @@ def _import_results(target: Target, name: str, version: str, file: Path, sign_fi
 
 
 def _results_in(file: Path) -> dict[str, Any]:
-    """Return the predicate of the results in a benchmark.json. Raise UsageError if it has none of the skill."""
+    """Return the predicate of the results in a benchmark.json. Raise UsageError if no result has the skill."""
     content = file.read_bytes()
     results: dict[str, dict[str, list[float]]] = {}
     try:

@@ -70,7 +70,7 @@ def _unused(name: str, tasks: Mapping[str, Task]) -> str:
 
 
 _SYSTEM = """\
-Do the task of the user with your tools. Nobody answers questions: decide yourself, and finish the task.
+Do the task of the user with your tools. No person answers questions: decide yourself, and finish the task.
 Your files are in /workspace, where your code starts. Save files that the user wants in /workspace/out.
 Your last message, without a tool call, is the answer."""
 

@@ -1,4 +1,4 @@
-"""Whether a model chooses a skill for a prompt, from the names and descriptions of many skills."""
+"""Choices of a model: which skill it loads for a prompt, by the names and descriptions of many skills."""
 
 from __future__ import annotations
 

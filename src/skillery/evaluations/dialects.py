@@ -132,7 +132,7 @@ def _call(call_id: str, name: str, arguments: Any) -> Call:
 
 
 class OpenAi:
-    """https://platform.openai.com/docs/api-reference/chat"""
+    """The interface of OpenAI: https://platform.openai.com/docs/api-reference/chat"""
 
     path = "/chat/completions"
 
@@ -175,7 +175,7 @@ class OpenAi:
 
 
 class Anthropic:
-    """https://docs.anthropic.com/en/api/messages"""
+    """The interface of Anthropic: https://docs.anthropic.com/en/api/messages"""
 
     path = "/messages"
 

@@ -31,7 +31,7 @@ _SLACK = 1e-9
 
 
 class Graders(NamedTuple):
-    """What grades trials. `grade` compares values and searches patterns: on a server, in a worker process."""
+    """The graders of a skill. `grade` compares values and searches patterns: on a server, in a worker process."""
 
     model: ModelClient
     grade: GradeCall

@@ -29,7 +29,7 @@ RETRIES = 5
 MOST_WAIT = 60.0
 """The maximum time before a retry, in seconds."""
 _BYTES_PER_TOKEN = 3
-"""Fewer than tokens have on average, so that a reservation suffices."""
+"""Fewer bytes than a token has on average, so that a reservation suffices."""
 
 
 class Model(msgspec.Struct, frozen=True):

@@ -29,9 +29,8 @@ from skillery.registry.version_rows import VersionRow
 
 READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
-
-
 MOST_ID = 512
+"""The maximum length of the id of a case in the database."""
 
 
 class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):

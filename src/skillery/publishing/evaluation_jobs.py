@@ -183,7 +183,7 @@ class EvaluationJobs:
             is_expected = isinstance(error, SkilleryError)
             log.log(logging.DEBUG if is_expected else logging.ERROR, "the trial %s of %s failed", trial.case_id,
                     trial.evaluation, exc_info=not is_expected)  # fmt: skip
-            # A server that has much to do is no reason to fail.
+            # An attempt on a busy server does not count.
             attempts = -1 if isinstance(error, Busy) else 0
             of = (eval_trials.c.id == trial.id) & (eval_trials.c.holder == self._holder)
             pause = PAUSE * max(1, trial.attempts**2)

@@ -1,7 +1,7 @@
 """Tasks of evaluations: an agent does them with the version, without it, or with the version before.
 
 The agent gets a copy of the version without its suites and without its permissions. Its runs reach no network and get
-no secrets, whatever the version may do.
+no secrets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from skillery.settings.versions import Evals, ModelSettings
 _UNUSED = ("examples", "tool_examples", "permissions")
 """Keys of a manifest that the agent's copy does not have."""
 _SLOT_SECONDS = 0.1
+"""The time between two looks for a free slot."""
 _RUNS = ("execute_skill", "run_code", "call_tool")
 _PROBLEM = 2_000
+"""The maximum number of characters of the reasons why a trial has not passed."""
 
 
 class Models:
@@ -197,7 +199,7 @@ class TaskRuns:
         perform, made = self._call_as(identity), list[str]()
 
         async def call(method: str, params: Mapping[str, Any]) -> Any:
-            while method in _RUNS and not self._has_room():  # noqa: ASYNC110 - slots of other processes ring no bell
+            while method in _RUNS and not self._has_room():  # noqa: ASYNC110 - other processes cannot set an event
                 await asyncio.sleep(_SLOT_SECONDS)
             result = await perform(method, params)
             if method == "create_workspace":

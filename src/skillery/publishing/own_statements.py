@@ -42,7 +42,7 @@ from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
 MEDIA_TYPE = "application/vnd.dev.sigstore.bundle"
-"""The begin of the media type of a Sigstore bundle, before its version."""
+"""The start of the media type of a Sigstore bundle, before its version."""
 MOST_BYTES = 64 * 1024
 MOST_NAME = 255
 """The length of an identity in the table of statements."""
@@ -101,7 +101,7 @@ async def _add_bundle(
     if passing.sigstore is None:
         hint = "An admin installs skillery-sigstore."
         raise InvalidParams("this server cannot verify Sigstore bundles", hint=hint, param="envelope")
-    # Verified is what is stored: in the text of the caller, a key could be there twice.
+    # The decoded bundle is verified and stored: a text of the caller can repeat a key with another value.
     text = msgspec.json.encode(bundle).decode()
     if len(text) > MOST_BYTES:
         raise InvalidParams(f"the Sigstore bundle has more than {MOST_BYTES} bytes", param="envelope")

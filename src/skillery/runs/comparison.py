@@ -1,4 +1,4 @@
-"""The method that compares two runs: inputs, outputs by paths, and files. Rows of two tables compared."""
+"""`compare_runs`: the inputs, the values of the output and the files in which two runs differ, and rows of tables."""
 
 from __future__ import annotations
 

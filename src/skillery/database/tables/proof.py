@@ -188,13 +188,13 @@ evaluations = Table(
     # Public id.
     Column("evaluation", String(32), nullable=False),
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
-    # `own`, or the skill with the cases as name@version.
+    # `own`: the cases of the version itself.
     Column("suite", String(512), nullable=False),
     # The SHA-256 of the cases.
     Column("suite_digest", String(71), nullable=False),
-    # Words with blanks: run, task, trigger.
+    # `run` and `task`, separated by a blank.
     Column("kinds", String(64), nullable=False),
-    # The model of the agent and its prices. None: no case needs a model.
+    # The name of the model in the settings, and at its endpoint. None: no case needs a model.
     Column("model_json", Text, nullable=True),
     Column("trials", Integer, nullable=False),
     # The version with which the cases are compared.
