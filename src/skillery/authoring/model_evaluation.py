@@ -16,21 +16,18 @@ import msgspec
 
 from skillery.authoring.own_tests import read_folder
 from skillery.client import AnsweredError, AsyncClient, InternalError
-from skillery.evaluations.agent import attempt, is_hidden, tasks_of
+from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
 from skillery.evaluations.choices import Candidate, Choice, candidates_of, choose
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, TokenBudget, open_model
 from skillery.evaluations.statistics import Finished, Summary, summarize
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, Refusal, TriedSkill, describe
 from skillery.evaluations.trials import Arm, BudgetUsed, Graded, Limits, Task, Tokens, Trial
-from skillery.formats.bundle import SKILL_TOML, digest_of
+from skillery.formats.bundle import digest_of
 from skillery.formats.graders import grade_here
 from skillery.formats.suites import Case, Suite
 from skillery.formats.wording import Problem
 from skillery.publishing.folders import SkillFolder
-
-_UNUSED = ("examples", "tool_examples", "permissions")
-"""Keys of a manifest that an agent's copy of the skill does not have."""
 
 
 class ModelPlan(NamedTuple):
@@ -100,10 +97,11 @@ async def evaluate_with_model(
         client = await stack.enter_async_context(open_model(plan.model, plan.key, trust_env=not is_loopback))
         work = _Work(plan, client)
         if tasks:
-            opened = {
-                arm: await stack.enter_async_context(open_registry([_without_suites(skill)]))
-                for arm, skill in skills.items()
-            }
+            opened = {}
+            for arm, skill in skills.items():
+                manifest, copied = agent_copy(skill.manifest, skill.files)
+                copy = skill._replace(manifest=manifest, files=copied)
+                opened[arm] = await stack.enter_async_context(open_registry([copy]))
             await work.open(opened, skills, files)
         prompts = [case for case in suite.cases if case.kind == "trigger"]
         choosing = work.choosing(prompts, skills["with"], registry, seed) if registry else ()
@@ -131,13 +129,6 @@ def _read(folder: Path) -> SkillFolder:
     skill, skill_md, _ = read_folder(folder, allow_unknown=True)
     # The SKILL.md of a plain Agent Skill is parsed already, as the publisher takes it.
     return skill._replace(skill_md=cast("str", skill_md))
-
-
-def _without_suites(skill: SkillFolder) -> SkillFolder:
-    manifest = {key: value for key, value in skill.manifest.items() if key not in _UNUSED}
-    # The registry writes skill.toml of the manifest.
-    files = [file for file in skill.files if not is_hidden(file.path) and file.path != SKILL_TOML]
-    return skill._replace(manifest=manifest, files=files)
 
 
 def _calls(client: AsyncClient) -> CallMethod:

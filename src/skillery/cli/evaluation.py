@@ -279,10 +279,6 @@ def _print_cases(evaluation: Mapping[str, Any]) -> None:
 # -- The results of another tool ---------------------------------------------------------------------------------------
 
 
-_ARMS = {"with_skill": "with", "without_skill": "without", "old_skill": "before"}
-"""The arms of the configurations in benchmark.json."""
-
-
 def _import_results(target: Target, name: str, version: str, file: Path, sign_file: Path | None) -> None:
     """Sign the results in a benchmark.json with the caller's key, and store them as a statement about a version."""
     from skillery.cli.connection import with_client
@@ -300,11 +296,14 @@ def _import_results(target: Target, name: str, version: str, file: Path, sign_fi
 
 def _results_in(file: Path) -> dict[str, Any]:
     """Return the predicate of the results in a benchmark.json. Raise UsageError if no result has the skill."""
+    from skillery.authoring.evaluation import CONFIGURATIONS
+
     content = file.read_bytes()
+    arms = {configuration: arm for arm, configuration in CONFIGURATIONS.items()}
     results: dict[str, dict[str, list[float]]] = {}
     try:
         for run in msgspec.json.decode(content)["runs"]:
-            of_cases = results.setdefault(_ARMS.get(run["configuration"], ""), {})
+            of_cases = results.setdefault(arms.get(run["configuration"], ""), {})
             of_cases.setdefault(str(run["eval_id"]), []).append(float(run["result"]["pass_rate"]))
     except (msgspec.DecodeError, LookupError, TypeError, ValueError):
         raise click.UsageError(f"{file} is no benchmark.json: it needs runs with results") from None

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
+from skillery.backends import PublishedFile
 from skillery.evaluations.dialects import Call, Chat, Message, Tool, Turn
 from skillery.evaluations.models import ModelClient
 from skillery.evaluations.tools import AgentTools, ToolResult, TriedSkill
 from skillery.evaluations.trials import Arm, Budget, Limits, Task, Tokens, Trial
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.graders import Rubric
 from skillery.formats.suites import FOLDER, Suite, suite_files
 from skillery.formats.wording import Problem, one_line
 
 LANGUAGES = ("python", "bash")
-SKILL_MD = "SKILL.md"
+_UNUSED = ("examples", "tool_examples", "permissions")
+"""Keys of a manifest that an agent's copy of the skill does not have."""
 _DESCRIPTION = 2_000
 """The maximum number of characters of a description in the prompt."""
+File = TypeVar("File", BundleFile, PublishedFile)
 
 
 def is_hidden(path: str) -> bool:
     """Return whether an agent must not see a file of the skill: the file has cases, answers or graders."""
     return path.startswith(f"{FOLDER}/") or bool(suite_files([path]))
+
+
+def agent_copy(manifest: Mapping[str, Any], files: Iterable[File]) -> tuple[dict[str, Any], list[File]]:
+    """Return the manifest and the files of the agent's copy of a skill: without suites, examples and permissions. The
+    registry writes skill.toml of the manifest.
+    """
+    kept = {key: value for key, value in manifest.items() if key not in _UNUSED}
+    return kept, [file for file in files if not is_hidden(file.path) and file.path != SKILL_TOML]
 
 
 def tasks_of(suite: Suite, files: Mapping[str, bytes]) -> tuple[list[Task], list[Problem]]:

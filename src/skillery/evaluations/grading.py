@@ -10,11 +10,10 @@ import msgspec
 
 from skillery.evaluations.dialects import Chat, decoded
 from skillery.evaluations.models import ModelClient, Reply
-from skillery.evaluations.tools import PythonGraders
+from skillery.evaluations.tools import PythonGraders, Verdict
 from skillery.evaluations.trials import Budget, Grade, Graded, Task, Tokens, Trial
 from skillery.formats.graders import Answer, Code, Contains, ContainsNot, Grader, HasFile, Matches, Rubric
 from skillery.formats.graders import Grade as GradeCall
-from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 from skillery.formats.media_types import media_type_of
 from skillery.formats.wording import one_line, quoted
 
@@ -98,12 +97,10 @@ def _as_json(answer: str) -> bytes:
     is_fenced = len(lines) > 2 and lines[0] in ("```", "```json") and lines[-1] == "```"
     content = ("\n".join(lines[1:-1]) if is_fenced else answer).encode()
     try:
-        if slow_numbers(content) <= MOST_SLOW_NUMBERS:
-            msgspec.json.decode(content)
-            return content
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    return msgspec.json.encode(answer)
+        decoded(content, object)
+    except ValueError:
+        return msgspec.json.encode(answer)
+    return content
 
 
 def _log(trial: Trial) -> str:
@@ -139,17 +136,12 @@ Answer with JSON only, one entry for each expectation, in their order:
 {"grades": [{"passed": true, "evidence": "what shows it, in one sentence"}]}"""
 
 
-class _Verdict(msgspec.Struct):
-    passed: bool
-    evidence: str = ""
-
-
 class _Verdicts(msgspec.Struct):
-    grades: list[_Verdict]
+    grades: list[Verdict]
 
 
 class _Judged(NamedTuple):
-    verdicts: Sequence[_Verdict] = ()
+    verdicts: Sequence[Verdict] = ()
     tokens: Tokens = Tokens()
     cost: float = 0.0
 
@@ -174,11 +166,11 @@ async def _judged(model: ModelClient, task: Task, trial: Trial, rubrics: Sequenc
         verdicts = _verdicts(reply)
         if len(verdicts) == len(rubrics):
             return _Judged(verdicts, tokens, cost)
-    missing = _Verdict(False, "the model that grades did not answer with the JSON of all grades")
+    missing = Verdict(False, "the model that grades did not answer with the JSON of all grades")
     return _Judged([missing] * len(rubrics), tokens, cost)
 
 
-def _verdicts(reply: Reply) -> Sequence[_Verdict]:
+def _verdicts(reply: Reply) -> Sequence[Verdict]:
     text = reply.message.text
     start, end = text.find("{"), text.rfind("}")
     try:

@@ -145,6 +145,13 @@ async def new_workspace(call: CallMethod, files: Mapping[str, bytes]) -> str:
     return workspace
 
 
+class Verdict(msgspec.Struct):
+    """What a grader says about a trial."""
+
+    passed: bool
+    evidence: str = ""
+
+
 class PythonGraders(NamedTuple):
     """Graders of authors, run in the sandbox without network. `bundle` are the files of the skill, with `evals/`."""
 
@@ -169,12 +176,7 @@ class PythonGraders(NamedTuple):
         if run["status"] != "completed":
             return False, one_line(f"the grader failed: {run['error']['type']}: {run['error']['message']}", 500)
         try:
-            verdict = msgspec.convert(run["output"], _Verdict)
+            verdict = msgspec.convert(run["output"], Verdict)
         except msgspec.ValidationError as error:
             return False, f"the grader returned nothing usable: {error}"
         return verdict.passed, verdict.evidence
-
-
-class _Verdict(msgspec.Struct):
-    passed: bool
-    evidence: str = ""

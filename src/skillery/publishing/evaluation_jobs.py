@@ -36,7 +36,6 @@ from skillery.publishing.evaluation_rows import (
     claim_trial,
     end_evaluation,
     end_with,
-    fail,
     identity_of,
     model_of,
     read_active,
@@ -154,7 +153,8 @@ class EvaluationJobs:
         """Begin a trial, if a slot is free that no caller waits for. Fail its evaluation after MOST_ATTEMPTS."""
         if trial.attempts >= MOST_ATTEMPTS:
             error = f"the case {trial.case_id} could not be tried: {trial.problem or 'its servers have ended'}"
-            await self._database.write(partial(fail, trial=trial, error=error))
+            end = partial(end_evaluation, evaluation_id=trial.evaluation_id, state="failed", error=error)
+            await self._database.write(end)
             return
         claim = partial(claim_trial, trial=trial, server=self._server, holder=self._holder)
         has_room = len(self._trying) < self._rules.runs and self._runner.has_room
@@ -203,7 +203,7 @@ class EvaluationJobs:
         finally:
             if cost := sum(budget.used):
                 await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))
-                spending.keep(cost)
+                spending.own += cost
 
     async def _load(self, evaluation_id: int) -> Loaded:
         """Return the versions and cases of an evaluation."""
@@ -224,7 +224,11 @@ class EvaluationJobs:
         name, version = evaluation.name, Version.parse(evaluation.version)
         cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
         suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
-        tasks = [_finished(*each) for each in results if each[0] == "task"]
+        tasks = [
+            Finished(case_id, cast(Arm, arm), result.passed, result.used_skill, result.tokens, result.cost)
+            for kind, case_id, arm, result in results
+            if kind == "task"
+        ]
         summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
         facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
         measured = msgspec.to_builtins(summary) | facts if summary else None
@@ -266,7 +270,3 @@ class EvaluationJobs:
             except (InvalidParams, Conflict) as error:
                 self._unable.add(version_id)
                 log.info("%s@%s is not evaluated: %s", name, number, error.message)
-
-
-def _finished(_: str, case_id: str, arm: str, result: TrialResult) -> Finished:
-    return Finished(case_id, cast(Arm, arm), result.passed, result.used_skill, result.tokens, result.cost)

@@ -243,10 +243,6 @@ def store_result(connection: Connection, trial: OpenTrial, holder: str, result: 
     connection.execute(update(eval_trials).where(*own).values(**values, server=None, holder=None))
 
 
-def fail(connection: Connection, trial: OpenTrial, error: str) -> None:
-    end_evaluation(connection, trial.evaluation_id, "failed", error)
-
-
 def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow, str | None]:
     evaluation = find_evaluation(connection, evaluation_id)
     spec = Exact(Version.parse(evaluation.version))

@@ -11,22 +11,22 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 from skillery.backends import Identity, Secrets
 from skillery.errors import StartupError
-from skillery.evaluations.agent import attempt, is_hidden
+from skillery.evaluations.agent import agent_copy, attempt
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, check_address, open_model
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, describe
 from skillery.evaluations.trials import Arm, BudgetUsed, Limits, Tokens
-from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
+from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.wording import did_you_mean
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.evaluation_cases import Loaded, TrialResult
 from skillery.registry.development import DevelopingIdentity, Overlay, developed
 from skillery.settings.versions import Evals, ModelSettings
 
-_UNUSED = ("examples", "tool_examples", "permissions")
-"""Keys of a manifest that the agent's copy does not have."""
 _SLOT_SECONDS = 0.1
 """The time between two looks for a free slot."""
 _RUNS = ("execute_skill", "run_code", "call_tool")
@@ -81,30 +81,21 @@ class Models:
         await self._stack.aclose()
 
 
-class Spending:
-    """What trials of one evaluation have cost: those of other servers, and those of this server."""
+class Spending(msgspec.Struct):
+    """What the trials of one evaluation have cost."""
 
-    def __init__(self) -> None:
-        self.stored = self.of_day = 0.0
-        """Costs in the database: of the evaluation, and of all evaluations of the day."""
-        self._open = self._own = 0.0
+    reserved: float = 0.0
+    """What this server has spent and reserved."""
+    own: float = 0.0
+    """The part of it that is in the database."""
+    others: float = 0.0
+    """What other servers have spent."""
+    of_day: float = 0.0
+    """What all evaluations of the day have cost, without the costs of this one on this server."""
 
     def note(self, stored: float, of_day: float) -> None:
-        """Take the costs that the database has now, without those of this server."""
-        self.stored, self.of_day = max(0.0, stored - self._own), max(0.0, of_day - self._own)
-
-    def add(self, cost: float) -> None:
-        """Reserve a cost, or give back the rest of a reservation with a negative cost."""
-        self._open += cost
-
-    def keep(self, cost: float) -> None:
-        """The cost of a trial of this server was stored."""
-        self._own += cost
-
-    @property
-    def open(self) -> float:
-        """What this server has spent and reserved."""
-        return self._open
+        """Take the costs that the database has now."""
+        self.others, self.of_day = max(0.0, stored - self.own), max(0.0, of_day - self.own)
 
 
 class TrialBudget(NamedTuple):
@@ -117,16 +108,16 @@ class TrialBudget(NamedTuple):
 
     async def reserve(self, tokens: Tokens, cost: float) -> None:
         spending, currency = self.spending, self.rules.currency
-        spent, of_day = spending.stored + spending.open, spending.of_day + spending.open
+        spent, of_day = spending.others + spending.reserved, spending.of_day + spending.reserved
         if spent + cost > self.most:
             raise BudgetUsed(f"{spent:.2f} of {self.most:.2f} {currency} are used; raise the budget")
         if of_day + cost > self.rules.daily_budget:
             used = f"{of_day:.2f} of {self.rules.daily_budget:.2f} {currency}"
             raise BudgetUsed(f"{used} of this day are used (evals.daily_budget)")
-        spending.add(cost)
+        spending.reserved += cost
 
     async def settle(self, reserved: Tokens, reserved_cost: float, used: Tokens, cost: float) -> None:
-        self.spending.add(cost - reserved_cost)
+        self.spending.reserved += cost - reserved_cost
         self.used.append(cost)
 
 
@@ -178,14 +169,10 @@ class TaskRuns:
         if arm == "without":
             return by, None
         subject = loaded.versions[arm].subject
-        manifest = {key: value for key, value in subject.manifest.raw.items() if key not in _UNUSED}
-        contents = {file.path: file for file in subject.files}
+        manifest, files = agent_copy(subject.manifest.raw, subject.files)
+        contents = {file.path: file for file in files}
         skill_md = contents.pop(SKILL_MD).content.decode()
-        copied = [
-            BundleFile(file.path, file.content, file.executable)
-            for file in contents.values()
-            if not is_hidden(file.path) and file.path != SKILL_TOML
-        ]
+        copied = [BundleFile(file.path, file.content, file.executable) for file in contents.values()]
         bundle = await self._checks.parse(by.name, manifest, skill_md, copied)
         overlay = Overlay({subject.manifest.name: developed(by, bundle, ())})
         identity = DevelopingIdentity(by.name, by.kind, by.scopes, by.namespaces, overlay=overlay)
