@@ -108,6 +108,14 @@ def test_the_page_about_evaluations_runs(start_server: Callable[..., Server], tm
     assert "search: of 2 prompts, the skill is 100% among 1, 100% among 3, 100% among 5" in printed
 
 
+@pytest.mark.full
+def test_options_of_folders_are_refused_for_versions_and_the_reverse(evaluate: Callable[..., Ended]) -> None:
+    of_folders = evaluate("team.wordsz@1.0.0", "--out", "benchmark.json")
+    assert (of_folders.code, "--out" in of_folders.err) == (2, True)
+    of_versions = evaluate(".", "--tasks")
+    assert (of_versions.code, "--tasks" in of_versions.err) == (2, True)
+
+
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 

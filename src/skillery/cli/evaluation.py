@@ -89,9 +89,11 @@ def evaluate(
     from skillery.cli.connection import with_client
 
     version = _version_in(folders)
-    if imported is not None:
-        if version is None:
-            raise click.UsageError("--import stores results of a version: write NAME@VERSION")
+    if version is None and (tasks or imported or sign_file):
+        raise click.UsageError("--tasks, --import and --sign are about a version: write NAME@VERSION, not DIR")
+    if version is not None and (find or out or junit or plan):
+        raise click.UsageError("--find, --out, --junit and --model are about folders: write DIR, not NAME@VERSION")
+    if version is not None and imported is not None:
         _import_results(target, *version, imported, sign_file)
         return
     if version is not None:

@@ -137,7 +137,7 @@ def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Seq
         return _finding(runtime, report, "error", text)
     if any(f"{module}.".startswith(f"{import_name(name)}.") for name in manifest.requires):
         return _finding(
-            runtime, report, "warning", f"imports {quoted(module)} of a required skill, which this check lacks"
+            runtime, report, "warning", f"imports {quoted(module)} of a required skill, which this check does not have"
         )
     if module.split(".")[0] == "skills":
         text = f"imports {quoted(module)}: add its skill to [requires.skills], or use run_code that mounts both skills"
