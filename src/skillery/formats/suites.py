@@ -1,8 +1,8 @@
 """Suites of evaluations: the cases in the files of a skill, in the formats of the field.
 
-Read are `evals.json` (a list or an object of cases with expectations, assertions or graders), sets of queries that
-should or should not find a skill, and scenarios of `task.md` and `criteria.json`. An example in skill.toml is a case,
-too: `formats.examples` reads it.
+The files are `evals.json` (a list or an object of cases with expectations, assertions or graders), sets of queries that
+should or should not find a skill, and scenarios of `task.md` and `criteria.json`. `formats.examples` reads the examples
+in skill.toml, which are cases too.
 """
 
 from __future__ import annotations

@@ -42,16 +42,16 @@ class EvaluationRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The evaluation that a policy needs: `evaluation = {…}` in `[policy."ns.*"]`."""
 
     suite: str = "own"
-    """The cases: `own` for those of the version."""
+    """The name of the suite. `own`: the cases of the version, the only ones that the server tries."""
     verdict: typing.Literal["not_worse", "any"] = "not_worse"
     min_pass: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """The least share of the cases that pass."""
+    """The least share of trials with the version that pass, as the mean of its cases."""
     cases: Positive = 1
     """The least number of cases."""
     max_age_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
     """0: evaluations do not age."""
     outside: bool = False
-    """Whether results of other tools count, too."""
+    """Whether results of other tools count too."""
 
 
 class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
