@@ -1220,16 +1220,21 @@ class Evaluation(TypedDict):
     version: str
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
+    """Kinds of its cases: run, task."""
     suite: str
     suite_digest: str
     """Equal for equal cases."""
     before: str | None
     by: str
+    """The identity that started it, to which its runs belong."""
     kind: Literal["person", "agent"]
+    """Kind of this identity."""
     model: str | None
     """Model of the tasks, null without tasks."""
     cost: float
+    """What its models have cost, in the currency of evals.currency."""
     trials: int
+    """All trials."""
     done: int
     """Trials that have ended."""
     verdict: Literal["better", "worse", "same", "unclear"] | None
@@ -1252,7 +1257,7 @@ class ArmCount(TypedDict):
 
 
 class EvaluatedCase(TypedDict):
-    """A case of an evaluation, with its results by arm: `with` the version, or with the version `before`."""
+    """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
 
     id: str
     kind: str
@@ -1269,16 +1274,21 @@ class EvaluationCases(TypedDict):
     version: str
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
+    """Kinds of its cases: run, task."""
     suite: str
     suite_digest: str
     """Equal for equal cases."""
     before: str | None
     by: str
+    """The identity that started it, to which its runs belong."""
     kind: Literal["person", "agent"]
+    """Kind of this identity."""
     model: str | None
     """Model of the tasks, null without tasks."""
     cost: float
+    """What its models have cost, in the currency of evals.currency."""
     trials: int
+    """All trials."""
     done: int
     """Trials that have ended."""
     verdict: Literal["better", "worse", "same", "unclear"] | None

@@ -39,15 +39,15 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     state: State
-    kinds: list[str]
+    kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task")]
     suite: str
     suite_digest: Annotated[str, Meta(description="Equal for equal cases")]
     before: str | None
-    by: str
-    kind: Literal["person", "agent"]
+    by: Annotated[str, Meta(description="The identity that started it, to which its runs belong")]
+    kind: Annotated[Literal["person", "agent"], Meta(description="Kind of this identity")]
     model: Annotated[str | None, Meta(description="Model of the tasks, null without tasks")]
-    cost: float
-    trials: int
+    cost: Annotated[float, Meta(description="What its models have cost, in the currency of evals.currency")]
+    trials: Annotated[int, Meta(description="All trials")]
     done: Annotated[int, Meta(description="Trials that have ended")]
     verdict: Literal["better", "worse", "same", "unclear"] | None
     shares: Annotated[dict[str, float], Meta(description="Share of passed trials by arm, from 0 to 1")]

@@ -60,7 +60,7 @@ class ArmCount(msgspec.Struct, frozen=True):
 
 
 class EvaluatedCase(msgspec.Struct, frozen=True):
-    """A case of an evaluation, with its results by arm: `with` the version, or with the version `before`."""
+    """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
 
     id: str
     kind: str
