@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from skillery.errors import StartupError, Unavailable
@@ -49,8 +48,11 @@ class Connection:
         """Run the coroutine and return its result. Blocking. If the service fails, log the reason, and raise
         Unavailable with the message `subject`.
         """
-        with self._speaking(subject):
+        try:
             return self._loop.call(coroutine)
+        except ServiceFailed as failure:
+            log.warning("%s: %s", subject, failure.line_in(self._section))
+            raise Unavailable(subject, hint="Try again. The log of the server has the reason.") from None
 
     async def _begin(self, check: Callable[[Session], Coroutine[Any, Any, None]]) -> None:
         await self.session.token()
@@ -63,14 +65,6 @@ class Connection:
             self._renewing = None
         await self.session.end()
         await self._service.close()
-
-    @contextmanager
-    def _speaking(self, subject: str) -> Iterator[None]:
-        try:
-            yield
-        except ServiceFailed as failure:
-            log.warning("%s: %s", subject, failure.line_in(self._section))
-            raise Unavailable(subject, hint="Try again. The log of the server has the reason.") from None
 
 
 class _PrivateLoop:
