@@ -121,8 +121,6 @@ def _policy(pattern: str, rules: PolicyRules) -> Policy:
         raise StartupError(f"{where} is not a pattern: write a name, a namespace such as acme.*, or *") from None
     if rules.evaluation is not None and "evaluation" not in rules.needs:
         raise StartupError(f"{where} has 'evaluation' without the need: add \"evaluation\" to needs")
-    if rules.requires:
-        raise StartupError(f"{where} has 'requires', which this release does not have: remove it")
     if not rules.needs and not rules.licences:
         raise StartupError(f"{where} has no needs: write needs = [...] with some of {', '.join(NEEDS)}, or licences")
     for need in rules.needs:

@@ -69,7 +69,6 @@ class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licences: tuple[str, ...] = ()
     """The licences that a version and its packages may have, as SPDX or as their own words. Empty: any licence."""
     evaluation: EvaluationRules | None = None
-    requires: str = ""
 
 
 Price = Annotated[float, msgspec.Meta(ge=0)]
