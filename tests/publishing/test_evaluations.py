@@ -178,6 +178,10 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     assert rita.http.post(page, data=form, headers={"origin": rita.url}).status_code == 303
     assert ann("explain_policy", name=name, version="1.1.0")["status"] == "published"
 
+    ann("start_evaluation", name=name, version="1.1.0", kinds=["task"], budget=0.000001)
+    stopped = ended(ann, name, "1.1.0")
+    assert (stopped["state"], stopped["error"]) == ("stopped", "0.00 of 0.00 USD are used; raise the budget")
+
 
 def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:
     publish(sqlite_rpc, new_name, "1.0.0", ADDS)
