@@ -155,17 +155,20 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     ann, rita = (Caller(server.url, Who(who, "read run publish review", "*")) for who in ("ann", "rita"))
     graders = [{"type": "contains", "pattern": "-1"}, {"type": "contains", "pattern": "no cases: True"}]
     tasks = json.dumps({"evals": [{"id": 1, "prompt": "What is 1 + -2?", "graders": graders}]})
-    publish(ann, name, "1.0.0", ADDS, **{"evals/evals.json": tasks})
+    publish(ann, name, "1.0.0", ADDS, SMALL, **{"evals/evals.json": tasks})
     first = ended(ann, name, "1.0.0")
-    assert (first["state"], first["error"], first["verdict"], first["kinds"]) == ("done", "", None, ["task"])
-    counts = {arm: count["passed"] for arm, count in first["cases"][0]["arms"].items()}
+    assert (first["state"], first["error"], first["verdict"], first["kinds"]) == ("done", "", None, ["run", "task"])
+    counts = {arm: count["passed"] for arm, count in first["cases"][1]["arms"].items()}
     assert counts == {"with": 1, "without": 0}
     assert ann("explain_policy", name=name, version="1.0.0")["status"] == "published"
 
-    publish(ann, name, "1.1.0", ADDS_WRONG, **{"evals/evals.json": tasks})
+    publish(ann, name, "1.1.0", ADDS_WRONG, SMALL, **{"evals/evals.json": tasks})
     unclear = ended(ann, name, "1.1.0")
     assert unclear["verdict"] == "unclear"
-    assert unclear["summary"].startswith("0% with, 0% without, 100% before · unclear · 1 case · 0.0")
+    assert unclear["summary"].startswith("50% with, 0% without, 100% before · unclear · 2 cases · 0.0")
+    # An evaluation without the tasks does not hide them.
+    ann("start_evaluation", name=name, version="1.1.0", kinds=["run"])
+    assert ended(ann, name, "1.1.0")["verdict"] == "same"
     [need] = ann("explain_policy", name=name, version="1.1.0")["needs"]
     assert need["missing"] == "a reviewer who accepts its unclear evaluation"
     assert ann("list_workspaces")["workspaces"] == []

@@ -111,22 +111,34 @@ def evaluation_text(predicate: Mapping[str, Any]) -> str:
     return " · ".join([shares, f"{verdict}{worse}", number, *costs, *outside])
 
 
-def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tuple[Evidence | None, str, str]:
-    """Return the last evaluation that counts for a policy, what is missing, and how to get it. "": it is accepted."""
-    counted = [each for each in evidence if each.word == "evaluation" and _counts(rules, each)]
+def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tuple[tuple[Evidence, ...], str, str]:
+    """Return the evaluations that count for a policy, what is missing, and how to get it. "": they are accepted."""
+    counted = _last_of_kinds([each for each in evidence if each.word == "evaluation" and _counts(rules, each)])
     if not counted:
         missing = "an evaluation" if rules.suite == OWN else f"an evaluation with the suite {rules.suite}"
-        return None, missing, "Run skillery eval NAME@VERSION."
+        return (), missing, "Run skillery eval NAME@VERSION."
     last = counted[-1]
-    missing = _why_not(rules, last.predicate, last.at)
-    is_unclear = last.predicate["verdict"] == "unclear" and rules.verdict == "not_worse"
+    reasons = [*(_refused(rules, each.predicate) for each in counted), _too_few(rules, last.predicate, last.at)]
+    missing = next(filter(None, reasons), "")
     approvals = [each.predicate for each in evidence if each.word == "review" and not each.is_personal]
-    is_accepted = any(
-        each.get("decision") == "approved" and each.get("accepts") == last.predicate["evaluation"] for each in approvals
-    )
-    if is_unclear and not missing and not is_accepted:
-        return last, "a reviewer who accepts its unclear evaluation", "Approve it with the id of the evaluation."
-    return last, missing, "Fix the version, or evaluate it again." if missing else ""
+    accepted = {each.get("accepts") for each in approvals if each.get("decision") == "approved"}
+    unclear = {each.predicate["evaluation"] for each in counted if each.predicate["verdict"] == "unclear"}
+    if rules.verdict == "not_worse" and not missing and unclear - accepted:
+        return counted, "a reviewer who accepts its unclear evaluation", "Approve it with the id of the evaluation."
+    return counted, missing, "Fix the version, or evaluate it again." if missing else ""
+
+
+def _last_of_kinds(evaluations: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Return the last evaluation, and earlier ones with kinds of cases that no later one has: an author must not hide
+    tasks that fail behind an evaluation without tasks.
+    """
+    kept = list(evaluations[-1:])
+    for each in reversed(evaluations[:-1]):
+        if not {*each.predicate.get("kinds", ())} <= {
+            kind for later in kept for kind in later.predicate.get("kinds", ())
+        }:
+            kept.insert(0, each)
+    return tuple(kept)
 
 
 def _counts(rules: EvaluationRules, evaluation: Evidence) -> bool:
@@ -136,14 +148,19 @@ def _counts(rules: EvaluationRules, evaluation: Evidence) -> bool:
     return (is_permitted or rules.outside) and predicate.get("suite", {}).get("name") == rules.suite
 
 
-def _why_not(rules: EvaluationRules, predicate: Mapping[str, Any], at: datetime | None) -> str:
-    """Return why a policy does not accept an evaluation, or "". `at` is the time of its statement."""
+def _refused(rules: EvaluationRules, predicate: Mapping[str, Any]) -> str:
+    """Return why a policy does not accept the results of an evaluation, or ""."""
     if rules.verdict == "not_worse" and predicate["verdict"] == "worse":
         names = f": {first_names(predicate['worse'], 3)}" if predicate["worse"] else ""
         return f"an evaluation that is not worse than that of {predicate['before']}{names}"
     share = predicate["shares"].get("with", 0.0)
     if share < rules.min_pass:
         return f"an evaluation with {rules.min_pass:.0%} of its cases passed ({share:.0%} are)"
+    return ""
+
+
+def _too_few(rules: EvaluationRules, predicate: Mapping[str, Any], at: datetime | None) -> str:
+    """Return why the last evaluation is too small or too old for a policy, or "". `at` is the time of its statement."""
     if predicate["count"] < rules.cases:
         return f"an evaluation with {rules.cases} cases (it has {predicate['count']})"
     if rules.max_age_days and at is not None and at < datetime.now(UTC) - timedelta(days=rules.max_age_days):

@@ -256,8 +256,7 @@ def _scan(policy: Policy, evidence: Sequence[Evidence]) -> Need:
 
 
 def _evaluation(policy: Policy, evidence: Sequence[Evidence]) -> Need:
-    last, missing, hint = judge_evaluation(policy.rules.evaluation or EvaluationRules(), evidence)
-    return Need("evaluation", (last,) if last else (), missing, hint)
+    return Need("evaluation", *judge_evaluation(policy.rules.evaluation or EvaluationRules(), evidence))
 
 
 def _licences(policy: Policy, evidence: Sequence[Evidence]) -> Need:

@@ -109,12 +109,12 @@ async def show_review(request: PageRequest) -> Page:
 async def _unclear_evaluation(
     request: PageRequest, opened: Opened, policy: ExplainedPolicy | None
 ) -> Evaluation | None:
-    """Return the last evaluation if the policy needs a reviewer who accepts that it is unclear."""
-    if policy is None or all(need.ok for need in policy.needs if need.need == "evaluation"):
-        return None
-    params = ListEvaluations(name=opened.name, version=opened.version, limit=1)
-    last = (await request.do(list_evaluations, params)).evaluations
-    return last[0] if last and last[0].verdict == "unclear" else None
+    """Return the unclear evaluation that a reviewer must accept for the policy, or None."""
+    needs = policy.needs if policy is not None else ()
+    ids = {each.id for need in needs if need.need == "evaluation" and not need.ok for each in need.evidence}
+    params = ListEvaluations(name=opened.name, version=opened.version)
+    listed = (await request.do(list_evaluations, params)).evaluations if ids else ()
+    return next((each for each in listed if each.verdict == "unclear" and each.attestation in ids), None)
 
 
 def _order(finding: CheckFinding) -> tuple[bool, int]:
