@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Engine, event, insert
 
-from skillery.backends import Identity
+from skillery.backends import Identity, Job, SkillCall, SkillMount
 from skillery.database import Database
 from skillery.database.tables import skill_versions, skills, version_requires
-from skillery.errors import RequiresUnsolvable
+from skillery.errors import RequiresUnknown, RequiresUnsolvable
+from skillery.formats.manifest import parse_manifest
 from skillery.formats.semver import Version
 from skillery.registry.required_choice import choose
+from skillery.runs.cache import Cache
+from skillery.runs.declarations import Declarations
+from skillery.runs.mounts import Mounts
+from skillery.runs.packages import Needing
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
@@ -171,6 +177,27 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
     assert error(c, skills={a: "stable"})["problems"][0]["path"] == f"requires.skills.{a}"
     rpc("set_visibility", name=a, visibility="namespace")
     assert error(c, skills={a: "^1"})["type"] == "requires_hidden"
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+async def test_the_event_loop_does_not_choose_versions(database: Database, tmp_path: Path) -> None:
+    """A choice may take seconds, in which the server would answer no other request."""
+    threads = set()
+
+    def note(*_: object) -> None:
+        threads.add(threading.get_ident())
+
+    top = parse_manifest(skill("a.top", skills={"a.base": "*"})["manifest"])
+    job = Job("run", SkillCall("a.top", "main"), b"{}", (SkillMount("a.top", tmp_path),))
+    mounts = Mounts(database, cast(Cache, None), cast(Declarations, None))
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        with pytest.raises(RequiresUnknown):
+            await mounts.required(Identity("ann"), job, [Needing("a.top", top, tmp_path)])
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)

@@ -110,6 +110,8 @@ class BundleChecks:
             diff = diff_of(connection, bundle, requires, is_new=stored is None)
             return RegistryState(taken, diff, scan, stored, requires)
 
+        if bundle.manifest.requires:  # the choice takes up to MOST_SECONDS, and reads locks of packages in the storage
+            return bundle, await asyncio.to_thread(self._database.read_now, look)
         return bundle, await self._database.read(look)
 
     async def parse(

@@ -160,7 +160,8 @@ class Mounts:
             ]
 
         versions = dict[str, VersionRow]()
-        for row in await self._database.read(work):
+        # The choice takes up to MOST_SECONDS.
+        for row in await asyncio.to_thread(self._database.read_now, work):
             _check_same(mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row), row)
             if row.status == "purged" or (revocation_of(row) or {}).get("severity") == "malicious":
                 why = "was purged" if row.status == "purged" else "is malicious"
