@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, insert
 
+from skillery.database import Database
+from skillery.database.tables import eval_trials, evaluations, skill_versions, skills
 from skillery.proof.dsse import SigningKey
+from skillery.publishing.evaluation_rows import read_costs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.publishing.test_requires import COLUMNS
 from tests.support.browser import hidden_fields
 from tests.support.fake_model import FakeModel, Heard, Wanted
 from tests.support.people import Caller, Who, people_settings
@@ -40,6 +46,15 @@ output_price = 1.0
 ADDS = "def main(args):\n    return {'sum': args['a'] + args['b']}\n"
 ADDS_WRONG = "def main(args):\n    return {'sum': args['a'] + abs(args['b'])}\n"
 SMALL = {"name": "small", "args": {"a": 1, "b": 2}, "expect": {"sum": 3}}
+EVALUATION = {
+    "suite": "own",
+    "suite_digest": "sha256:0",
+    "kinds": "task",
+    "trials": 1,
+    "identity": "ann",
+    "identity_kind": "person",
+}
+TRIAL = {"kind": "task", "case_id": "a", "arm": "with", "trial": 1, "is_done": True, "attempts": 1}
 NEGATIVE = {"name": "negative", "args": {"a": 1, "b": -2}, "expect": {"sum": -1}}
 
 
@@ -162,6 +177,9 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     assert counts == {"with": 1, "without": 0}
     assert ann("explain_policy", name=name, version="1.0.0")["status"] == "published"
 
+    above = ann.error("start_evaluation", name=name, version="1.0.0", kinds=["task"], budget=5.01)
+    assert above["message"] == "'budget' is 5.01, at most 5 USD are permitted"
+
     publish(ann, name, "1.1.0", ADDS_WRONG, SMALL, **{"evals/evals.json": tasks})
     unclear = ended(ann, name, "1.1.0")
     assert unclear["verdict"] == "unclear"
@@ -184,6 +202,26 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     ann("start_evaluation", name=name, version="1.1.0", kinds=["task"], budget=0.000001)
     stopped = ended(ann, name, "1.1.0")
     assert (stopped["state"], stopped["error"]) == ("stopped", "0.00 of 0.00 USD are used; raise the budget")
+
+
+def test_costs_of_the_day_include_evaluations_that_began_before_it(database: Database) -> None:
+    now = datetime.now(UTC)
+
+    def work(connection: Connection) -> tuple[float, float]:
+        skill_id = connection.scalar(
+            insert(skills).values(name="acme.cost", created_at=now, visibility="public").returning(skills.c.id)
+        )
+        version = {"skill_id": skill_id, "version": "1.0.0", "precedence": b"", "digest": "sha256:0"}
+        version_id = connection.scalar(insert(skill_versions).values(version | COLUMNS).returning(skill_versions.c.id))
+        for number, ended_at in enumerate((None, now, now - timedelta(days=2))):
+            columns = {"evaluation": f"ev_{number}", "version_id": version_id, "ended_at": ended_at}
+            columns |= {"created_at": now - timedelta(days=3), "state": "done" if ended_at else "running"}
+            added = insert(evaluations).values(EVALUATION | columns).returning(evaluations.c.id)
+            trial = {"evaluation_id": connection.scalar(added), "cost": 10.0**number}
+            connection.execute(insert(eval_trials).values(TRIAL | trial))
+        return read_costs(connection, trial["evaluation_id"])
+
+    assert database.write_now(work) == (100.0, 11.0)
 
 
 def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:

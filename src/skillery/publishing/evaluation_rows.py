@@ -294,9 +294,11 @@ def add_cost(connection: Connection, trial_id: int, cost: float) -> None:
 
 
 def read_costs(connection: Connection, evaluation_id: int) -> tuple[float, float]:
-    """Return the costs of an evaluation, and of all evaluations that began today (UTC)."""
+    """Return the costs of an evaluation, and of all evaluations that have not ended before today (UTC)."""
     whole = func.coalesce(func.sum(eval_trials.c.cost), 0.0)
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    of_day = select(whole).join(evaluations).where(evaluations.c.created_at >= today)
+    # Those that began yesterday count, too: otherwise, many that begin before midnight would have no limit after it.
+    is_of_day = or_(evaluations.c.ended_at.is_(None), evaluations.c.ended_at >= today)
+    of_day = select(whole).join(evaluations).where(is_of_day)
     own = connection.scalar(select(whole).where(eval_trials.c.evaluation_id == evaluation_id))
     return float(own or 0.0), float(connection.scalar(of_day) or 0.0)

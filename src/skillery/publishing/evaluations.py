@@ -115,8 +115,9 @@ class Evaluations:
     async def start(self, identity: Identity, row: VersionRow, actor: Actor, plan: Plan) -> Evaluation:
         """Start an evaluation of a version. Its runs belong to `identity`. `actor` is in the audit trail.
 
-        Raise InvalidParams if the version has no cases of a kind, or if they need a model and there is none. Raise
-        Conflict if another evaluation of the version has not ended, or its status permits none.
+        Raise InvalidParams if the version has no cases of a kind, if they need a model and there is none, or if the
+        budget is above that of the settings. Raise Conflict if another evaluation of the version has not ended, or its
+        status permits none.
         """
         loaded = await self.cases.load_new(row)
         kinds = plan.kinds or [kind for kind in KINDS if loaded.of_kind(kind)] or ["run"]
@@ -125,6 +126,12 @@ class Evaluations:
                 raise InvalidParams(f"'{row.name}' {row.version} has no cases of the kind {kind}", hint=_ADD[kind],
                                     param="kinds")  # fmt: skip
         rules = self.models.rules
+        if plan.budget > rules.budget:
+            raise InvalidParams(
+                f"'budget' is {plan.budget:g}, at most {rules.budget:g} {rules.currency} are permitted",
+                hint="An admin raises evals.budget in the settings.",
+                param="budget",
+            )
         plan = Plan(kinds, plan.model or rules.model, plan.trials or rules.trials, plan.budget or rules.budget)
         model = self.models.find(plan.model) if "task" in kinds else None
         if model is None and "task" in kinds:
