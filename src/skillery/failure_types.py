@@ -93,7 +93,7 @@ class FailureType(StrEnum):
     )
     DEPENDENCY_GONE = (
         "DependencyGone",
-        "A skill that the skill requires was purged, or yanked as malicious.",
+        "A skill that the skill requires was purged, hidden, or yanked as malicious.",
         "Publish a version that requires another version. `describe_skill` lists the required versions.",
     )
     ENVIRONMENT_NOT_READY = (

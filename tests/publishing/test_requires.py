@@ -177,6 +177,11 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
     assert error(c, skills={a: "stable"})["problems"][0]["path"] == f"requires.skills.{a}"
     rpc("set_visibility", name=a, visibility="namespace")
     assert error(c, skills={a: "^1"})["type"] == "requires_hidden"
+    # A change of visibility neither gives nor keeps what publishing would refuse.
+    run = rpc("execute_skill", name=b)
+    assert (run["error"]["type"], "is hidden now" in run["error"]["message"]) == ("DependencyGone", True)
+    rpc("set_visibility", name=b, visibility="namespace")
+    assert rpc("execute_skill", name=b)["status"] == "completed"
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)

@@ -16,9 +16,8 @@ from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_requires
 from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
 from skillery.formats.manifest_tables import MOST_REQUIRED
-from skillery.formats.names import is_within, namespace_of
 from skillery.formats.version_spec import Exact, Range, VersionSpec, parse_version_spec
-from skillery.registry.requires import Required, read_rows
+from skillery.registry.requires import Required, is_open, read_rows
 from skillery.registry.resolution import skill_not_found
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
@@ -180,7 +179,7 @@ def choose(
             hint="Require fewer skills.",
         )
     for each in chosen.values():
-        if not _is_open(name, visibility, each.name, each.visibility):
+        if not is_open(name, visibility, each.name, each.visibility):
             raise RequiresHidden(
                 f"'{name}' is {visibility}, and '{each.name}' is {each.visibility}: callers of '{name}' may not see it",
                 hint=f"Make '{each.name}' visible to the same callers, or do not require it.",
@@ -188,16 +187,6 @@ def choose(
             )
     rows = read_rows(connection, [each.version_id for each in chosen.values()])
     return sorted((Required(depths[row.name], row) for row in rows), key=lambda each: (each.depth, each.row.name))
-
-
-def _is_open(name: str, visibility: Visibility, required: str, its_visibility: Visibility) -> bool:
-    """Return whether all callers of a skill see a skill that it requires. Callers of a private skill are its
-    publishers.
-    """
-    if its_visibility == "public" or visibility == "private":
-        return True
-    namespace = namespace_of(name)
-    return its_visibility == visibility == "namespace" and namespace != "" and is_within(required, namespace)
 
 
 # -- Why there is no choice --------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, null
+from sqlalchemy import Connection, bindparam, insert, null, select
 
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import skill_versions, skills, version_closure, version_requires
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.manifest_tables import TableReader
+from skillery.formats.names import is_within, namespace_of
 from skillery.formats.wording import one_line
 from skillery.registry.version_rows import MOST_REASON, VersionRow
 
@@ -73,6 +74,16 @@ def digests_of(closure: Iterable[Required]) -> dict[str, str]:
     return {each.row.name: each.row.digest for each in closure}
 
 
+def is_open(name: str, visibility: str, required: str, its_visibility: str) -> bool:
+    """Return whether all callers of a skill see a skill that it requires. Callers of a private skill are its
+    publishers.
+    """
+    if its_visibility == "public" or visibility == "private":
+        return True
+    namespace = namespace_of(name)
+    return its_visibility == visibility == "namespace" and namespace != "" and is_within(required, namespace)
+
+
 def withdrawn_finding(required: VersionRow, verb: str, reason: str) -> CheckFinding:
     """Return the finding about a version that requires a version which was yanked or purged: `verb`."""
     about = f"the required skill '{required.name}' {required.version} was {verb}"
@@ -102,6 +113,7 @@ _CLOSURE = Statement(
     .where(_closing_skill.c.name == bindparam("name"), _closing.c.digest == bindparam("digest"))
     .order_by(version_closure.c.depth, skills.c.name)
 )
+_VISIBILITY = Statement(select(skills.c.visibility).where(skills.c.name == bindparam("name")))
 _ADD_REQUIRES = Change(insert(version_requires), ("version_id", "name", "spec"))
 _ADD_CLOSURE = Change(insert(version_closure), ("version_id", "depends_on_id", "depth"))
 
@@ -115,6 +127,13 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
 def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:
     """Return the versions that a version requires, without a statement if it requires none."""
     return closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+
+
+def hidden_in(connection: Connection, name: str, closure: Sequence[Required]) -> list[str]:
+    """Return the required skills that callers of the skill may not see any more: a visibility has changed."""
+    hidden = [each.row for each in closure if each.row.visibility != "public"]
+    [[visibility]] = _VISIBILITY.rows(connection, name=name) if hidden else [["public"]]
+    return [row.name for row in hidden if not is_open(name, visibility, row.name, row.visibility)]
 
 
 def insert_requires(

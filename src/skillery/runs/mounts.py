@@ -20,7 +20,7 @@ from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.registry.required_choice import choose
-from skillery.registry.requires import closure_of
+from skillery.registry.requires import closure_of, hidden_in
 from skillery.registry.resolution import resolve
 from skillery.registry.revocations import require_runnable, revocation_of
 from skillery.registry.version_rows import VersionRow
@@ -151,20 +151,23 @@ class Mounts:
             return ImportableSkills()
         mounted = {import_name(mount.name): mount for mount in job.skills}
 
-        def work(connection: Connection) -> list[VersionRow]:
-            return [
-                each.row
-                for skill in requiring
-                for each in closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
-                or choose(connection, identity, skill.name, skill.manifest.requires)
-            ]
+        def work(connection: Connection) -> tuple[list[VersionRow], list[str]]:
+            rows, hidden = list[VersionRow](), list[str]()
+            for skill in requiring:
+                closure = closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
+                hidden += hidden_in(connection, skill.name, closure)
+                chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires)
+                rows += [each.row for each in chosen]
+            return rows, hidden
 
         versions = dict[str, VersionRow]()
         # The choice takes up to MOST_SECONDS.
-        for row in await asyncio.to_thread(self._database.read_now, work):
+        rows, hidden = await asyncio.to_thread(self._database.read_now, work)
+        for row in rows:
             _check_same(mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row), row)
-            if row.status == "purged" or (revocation_of(row) or {}).get("severity") == "malicious":
-                why = "was purged" if row.status == "purged" else "is malicious"
+            is_malicious = (revocation_of(row) or {}).get("severity") == "malicious"
+            if row.status == "purged" or is_malicious or row.name in hidden:
+                why = "was purged" if row.status == "purged" else "is malicious" if is_malicious else "is hidden now"
                 message = (
                     f"the required skill '{row.name}' {row.version} {why}: publish a version that does not need it"
                 )
