@@ -204,6 +204,25 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     assert (stopped["state"], stopped["error"]) == ("stopped", "0.00 of 0.00 USD are used; raise the budget")
 
 
+@pytest.mark.full
+def test_skills_that_an_agent_calls_get_no_permissions(server: Server, new_name: str) -> None:
+    name, required = f"ask.{new_name}", f"free.{new_name}"
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    code = "import os\n\ndef main(args):\n    return 'open' if 'HTTPS_PROXY' in os.environ else 'closed'\n"
+    made = manifest(required, permissions={"network": ["https://mail.example.com"]})
+    ann("create_skill", manifest=made, skill_md="# A\n", files=skill_files(code))
+    calls = f"from skills.{required} import main as look\n\ndef main(args):\n    return look({{}})\n"
+    graders = [{"type": "contains", "pattern": "closed"}]
+    tasks = json.dumps({"evals": [{"id": 1, "prompt": "Look.", "graders": graders}]})
+    made = manifest(name, requires={"skills": {required: "*"}})
+    files = skill_files(calls, **{"evals/evals.json": tasks})
+    ann("create_skill", manifest=made, skill_md="# A\n", files=files)
+    evaluation = ended(ann, name, "1.0.0")
+    assert evaluation["error"] == ""
+    [case] = evaluation["cases"]
+    assert (case["arms"]["with"], case["problems"]) == ({"passed": 1, "trials": 1}, [])
+
+
 def test_costs_of_the_day_include_evaluations_that_began_before_it(database: Database) -> None:
     now = datetime.now(UTC)
 

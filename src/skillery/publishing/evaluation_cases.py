@@ -24,6 +24,7 @@ from skillery.formats.suites import read_suite, suite_files
 from skillery.formats.version_spec import Exact
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.example_runs import StoredExamples, stored_examples
+from skillery.registry.requires import Required, closure_of_row
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
@@ -61,6 +62,8 @@ class Loaded(NamedTuple):
     before: VersionRow | None
     versions: Mapping[str, StoredExamples]
     """The version for each arm."""
+    closures: Mapping[str, tuple[Required, ...]]
+    """The versions that the version of an arm requires."""
     cases: Mapping[str, RunCase]
     tasks: Mapping[str, Task]
     files: Mapping[str, bytes]
@@ -95,8 +98,9 @@ class CaseRuns:
     def _read(self, connection: Connection, row: VersionRow, number: str | None) -> Loaded:
         spec = Exact(Version.parse(number)) if number else None
         before = resolve(connection, READER, row.name, spec, manages=True) if spec else None
-        versions = {"with": self._stored(connection, row)}
+        versions, closures = {"with": self._stored(connection, row)}, {"with": tuple(closure_of_row(connection, row))}
         if before is not None:
+            closures["before"] = tuple(closure_of_row(connection, before))
             versions["before"] = self._stored(connection, before)
         # An example that the version has dropped still says what its callers rely on.
         cases: dict[str, RunCase] = {}
@@ -111,7 +115,7 @@ class CaseRuns:
         contents = {file.path: file.content for file in versions["with"].subject.files}
         suite = read_suite({path: contents[path] for path in suite_files(contents)})
         tasks = {task.id[:MOST_ID]: task for task in tasks_of(suite, contents)[0]}
-        return Loaded(row, before, versions, cases, tasks, contents)
+        return Loaded(row, before, versions, closures, cases, tasks, contents)
 
     def _stored(self, connection: Connection, row: VersionRow) -> StoredExamples:
         version = Version.parse(row.version)

@@ -1,7 +1,7 @@
 """Tasks of evaluations: an agent does them with the version, without it, or with the version before.
 
 The agent gets a copy of the version without its suites and without its permissions. Its runs reach no network and get
-no secrets.
+no secrets. Neither do the skills that they call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.wording import did_you_mean
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.evaluation_cases import Loaded, TrialResult
-from skillery.registry.development import DevelopingIdentity, Overlay, developed
+from skillery.registry.development import EvaluatingIdentity, Overlay, developed
 from skillery.settings.versions import Evals, ModelSettings
 
 _SLOT_SECONDS = 0.1
@@ -175,7 +175,7 @@ class TaskRuns:
         copied = [BundleFile(file.path, file.content, file.executable) for file in contents.values()]
         bundle = await self._checks.parse(by.name, manifest, skill_md, copied)
         overlay = Overlay({subject.manifest.name: developed(by, bundle, ())})
-        identity = DevelopingIdentity(by.name, by.kind, by.scopes, by.namespaces, overlay=overlay)
+        identity = EvaluatingIdentity(by.name, by.kind, by.scopes, overlay=overlay, closure=loaded.closures[arm])
         return identity, (subject.manifest.name, str(subject.manifest.version))
 
     @asynccontextmanager

@@ -17,6 +17,7 @@ from skillery.errors import RateLimited, TooLarge, VersionNotFound
 from skillery.formats.bundle import Bundle
 from skillery.formats.foreign_skill import audience_of
 from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
+from skillery.registry.requires import Required
 from skillery.registry.tool_rows import tool_item
 from skillery.registry.version_rows import Unstored, VersionRow, item_texts, text_of
 
@@ -108,6 +109,15 @@ class DevelopingIdentity(Identity, frozen=True):
     """An identity with its development versions."""
 
     overlay: Overlay = Overlay({})
+
+
+class EvaluatingIdentity(DevelopingIdentity, frozen=True):
+    """The agent of an evaluation, with a copy of the evaluated version. `closure` are the versions that it requires.
+
+    Neither its runs nor the skills that they call get permissions: a model decides what they do.
+    """
+
+    closure: tuple[Required, ...] = ()
 
 
 def overlay_of(identity: Identity) -> Overlay | None:

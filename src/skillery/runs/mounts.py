@@ -19,6 +19,7 @@ from skillery.formats.names import import_name
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
+from skillery.registry.development import EvaluatingIdentity
 from skillery.registry.required_choice import choose
 from skillery.registry.requires import closure_of, hidden_in
 from skillery.registry.resolution import resolve
@@ -155,6 +156,8 @@ class Mounts:
             rows, hidden = list[VersionRow](), list[str]()
             for skill in requiring:
                 closure = closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
+                if not closure and isinstance(identity, EvaluatingIdentity):
+                    closure = [*identity.closure]
                 hidden += hidden_in(connection, skill.name, closure)
                 chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires)
                 rows += [each.row for each in chosen]

@@ -14,6 +14,7 @@ from skillery.errors import NotExecutable, WorkspaceNotAccepted
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.identity import access
 from skillery.method import HIDDEN, Params, about
+from skillery.registry.development import EvaluatingIdentity
 from skillery.registry.revocations import require_runnable
 from skillery.registry.tool_rows import SessionName
 from skillery.registry.version_rows import VersionRow
@@ -140,21 +141,26 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest, policie
     """Return the permissions of a run of `version` that `identity` starts.
 
     A version that was never published gets network and secrets only if the caller could approve the version. Else
-    authors could use both without a review. Raise RunRevoked if the identity may not run a revoked version.
+    authors could use both without a review. The agent of an evaluation gets none. Raise RunRevoked if the identity may
+    not run a revoked version.
     """
     require_runnable(identity, version)
     could_approve = access.approves(identity, version.name, version.publisher, policies.of(version.name).approval)
-    permissions = manifest.permissions if version.status in WAS_PUBLISHED or could_approve else Permissions()
+    is_evaluated = isinstance(identity, EvaluatingIdentity)
+    is_permitted = not is_evaluated and (version.status in WAS_PUBLISHED or could_approve)
+    permissions = manifest.permissions if is_permitted else Permissions()
     if permissions == manifest.permissions:
         return Granted(permissions)
-    why_less = _why_less(version, manifest.permissions)
+    why_less = _why_less(version, manifest.permissions, is_evaluated=is_evaluated)
     failure = Failure(FailureType.SECRET_NOT_GRANTED, why_less) if manifest.permissions.secrets else None
     return Granted(permissions, why_less, failure)
 
 
-def _why_less(version: VersionRow, listed: Permissions) -> str:
+def _why_less(version: VersionRow, listed: Permissions, *, is_evaluated: bool) -> str:
     """Return the reason why a run has fewer permissions than the manifest lists."""
     rights = " and ".join(word for word, some in (("network", listed.network), ("secrets", listed.secrets)) if some)
+    if is_evaluated:
+        return f"'{version.name}' {version.version} gets no {rights} in an evaluation"
     return (
         f"'{version.name}' {version.version} is {version.status}: it gets its {rights} once a reviewer has approved "
         "it, or in a run of a reviewer's own"
