@@ -188,6 +188,10 @@ async def test_requests_with_busy_and_cut_answers_are_sent_again(api: Api) -> No
         (Fault(200, b" " * 65_536, "endless"), "more than 4194304 bytes"),
         (Fault(200, b"[" * 100_000), "does not answer as"),
         (Fault(200, b'{"choices": [], "content": 7}'), "does not answer as"),
+        (
+            Fault(200, b'{"choices": [{"message": {}}], "content": [], "x": [%s1]}' % (b"[]," * 60_000)),
+            "too many values",
+        ),
     ],
 )
 async def test_unusable_answers_fail_without_the_key(api: Api, fault: Fault, reason: str) -> None:

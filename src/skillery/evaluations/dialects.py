@@ -17,6 +17,10 @@ from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 MOST_CALLS = 32
 """The maximum number of tool calls in an answer."""
 _MOST_TOKENS = 100_000_000
+_MOST_MARKS = 100_000
+"""The maximum number of characters that can begin a JSON value, also in strings: answers are decoded on the event loop,
+and stay in memory until their trial ends.
+"""
 
 Api = Literal["openai", "anthropic"]
 T = TypeVar("T")
@@ -62,8 +66,9 @@ class Chat(NamedTuple):
 
 def decoded(content: bytes | str, kind: type[T]) -> T:
     """Return the value of a JSON text of a model. Raise ValueError if it is not of this kind, or too slow to decode."""
-    if slow_numbers(content.encode() if isinstance(content, str) else content) > MOST_SLOW_NUMBERS:
-        raise ValueError("too many numbers with huge exponents")
+    content = content.encode() if isinstance(content, str) else content
+    if slow_numbers(content) > MOST_SLOW_NUMBERS or sum(map(content.count, b",:[{")) > _MOST_MARKS:
+        raise ValueError("too many values, or numbers with huge exponents")
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
