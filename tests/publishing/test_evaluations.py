@@ -205,6 +205,21 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
 
 
 @pytest.mark.full
+def test_evaluations_of_two_callers_take_turns(
+    start_server: Callable[..., Server], new_name: str, tmp_path: Path
+) -> None:
+    server = start_server(env=people_settings(tmp_path, SKILLERY_EVALS_RUNS="1"))
+    ann, bob = (Caller(server.url, Who(who, "read run publish", "*")) for who in ("ann", "bob"))
+    slow = "import time\n\ndef main(args):\n    time.sleep(0.2)\n"
+    publish(ann, f"{new_name}.many", "1.0.0", slow, *({"name": f"case {number}", "args": {}} for number in range(20)))
+    publish(bob, f"{new_name}.few", "1.0.0", slow, {"name": "case", "args": {}})
+    for caller, name in ((ann, "many"), (bob, "few")):
+        caller("start_evaluation", name=f"{new_name}.{name}", version="1.0.0")
+    few, many = (ended(ann, f"{new_name}.{name}", "1.0.0") for name in ("few", "many"))
+    assert few["ended_at"] < many["ended_at"]
+
+
+@pytest.mark.full
 def test_skills_that_an_agent_calls_get_no_permissions(server: Server, new_name: str) -> None:
     name, required = f"ask.{new_name}", f"free.{new_name}"
     ann = Caller(server.url, Who("ann", "read run publish", "*"))

@@ -7,6 +7,7 @@ A trial has one result, and an evaluation one statement. If a server dies, anoth
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 import time
@@ -41,7 +42,7 @@ from skillery.publishing.evaluation_rows import (
     read_active,
     read_costs,
     read_ended,
-    read_open,
+    read_next,
     read_submitted,
     read_version,
     release_trials,
@@ -92,6 +93,9 @@ class EvaluationJobs:
         self._task: asyncio.Task[None] | None = None
         self._trying: dict[asyncio.Task[None], tuple[OpenTrial, list[str]]] = {}
         """The trials of this server, with the runs that they have begun."""
+        self._served: dict[str, int] = {}
+        """The last turn of each identity."""
+        self._turns = itertools.count(1)
         self._has_ended = asyncio.Event()
         """Set when a trial has ended: the next one then begins at once."""
         self._loaded: dict[int, Loaded] = {}
@@ -146,8 +150,11 @@ class EvaluationJobs:
             except SkilleryError as error:
                 log.warning("an evaluation cannot end yet: %s", error.message)
         if any(active.values()):
-            for trial in await self._database.read(partial(read_open, limit=self._rules.runs)):
-                await self._begin(trial)
+            for _ in range(self._rules.runs - len(self._trying)):
+                following = await self._database.read(partial(read_next, turn=lambda name: self._served.get(name, 0)))
+                if following is None:
+                    break
+                await self._begin(following)
 
     async def _begin(self, trial: OpenTrial) -> None:
         """Begin a trial, if a slot is free that no caller waits for. Fail its evaluation after MOST_ATTEMPTS."""
@@ -157,8 +164,8 @@ class EvaluationJobs:
             await self._database.write(end)
             return
         claim = partial(claim_trial, trial=trial, server=self._server, holder=self._holder)
-        has_room = len(self._trying) < self._rules.runs and self._runner.has_room
-        if has_room and await self._database.write(claim):
+        if self._runner.has_room and await self._database.write(claim):
+            self._served[trial.by.name] = next(self._turns)
             run_ids: list[str] = []
             task = asyncio.create_task(self._try(trial, run_ids))
             self._trying[task] = trial, run_ids

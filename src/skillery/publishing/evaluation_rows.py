@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -178,31 +178,36 @@ def read_active(connection: Connection) -> dict[int, bool]:
     return {evaluation_id: bool(is_open) for evaluation_id, is_open in connection.execute(active).all()}
 
 
-def read_open(connection: Connection, limit: int) -> list[OpenTrial]:
-    """Return the first trials that no server tries now."""
-    free = evaluations.c.state.in_(ACTIVE), ~eval_trials.c.is_done, _is_free(database_now(connection))
-    about = evaluations.c
+def read_next(connection: Connection, turn: Callable[[str], int]) -> OpenTrial | None:
+    """Return the next trial that no server tries now, or None. Identities take turns, so that none waits for all trials
+    of another: the one with the least `turn` is first, with its oldest evaluation.
+    """
+    about, free = evaluations.c, (~eval_trials.c.is_done, _is_free(database_now(connection)))
+    has_free = exists().where(eval_trials.c.evaluation_id == about.id, *free)
+    active = select(about.id, about.identity).where(about.state.in_(ACTIVE), has_free).order_by(about.id)
+    waiting = connection.execute(active).all()
+    if not waiting:
+        return None
+    first = min(waiting, key=lambda row: turn(row.identity))
     columns = about.evaluation, about.identity, about.identity_kind, about.model_json, about.budget
-    joined = eval_trials.join(evaluations, evaluations.c.id == eval_trials.c.evaluation_id)
-    rows = connection.execute(
-        select(eval_trials, *columns).select_from(joined).where(*free).order_by(eval_trials.c.id).limit(limit)
+    joined = eval_trials.join(evaluations, about.id == eval_trials.c.evaluation_id)
+    of_first = select(eval_trials, *columns).select_from(joined).where(about.id == first.id, *free)
+    row = connection.execute(of_first.order_by(eval_trials.c.id).limit(1)).first()
+    if row is None:  # another server was faster
+        return None
+    return OpenTrial(
+        row.id,
+        row.evaluation,
+        row.evaluation_id,
+        row.kind,
+        row.case_id,
+        row.arm,
+        row.attempts,
+        msgspec.json.decode(row.result_json, type=TrialResult).problem if row.result_json else "",
+        identity_of(row),
+        msgspec.json.decode(row.model_json)["name"] if row.model_json else "",
+        row.budget or 0.0,
     )
-    return [
-        OpenTrial(
-            row.id,
-            row.evaluation,
-            row.evaluation_id,
-            row.kind,
-            row.case_id,
-            row.arm,
-            row.attempts,
-            msgspec.json.decode(row.result_json, type=TrialResult).problem if row.result_json else "",
-            identity_of(row),
-            msgspec.json.decode(row.model_json)["name"] if row.model_json else "",
-            row.budget or 0.0,
-        )
-        for row in rows
-    ]
 
 
 def claim_trial(connection: Connection, trial: OpenTrial, server: str, holder: str) -> bool:
