@@ -174,6 +174,10 @@ def main(args):
     assert told == [("a.txt", False, True), ("b.txt", True, False), ("sum.txt", False, False)]
     assert alice("read_blob", blob_id=diff["files"][2]["new"]["blob_id"])["content"] == "4"
     assert admin("compare_runs", run_id=new, other=new)["values"] == []
+    levels = [{"value": json.loads(f"{'[' * 800}{number}{']' * 800}")} for number in (1, 2)]
+    first, second = (alice("run_code", language="python", code="def main(args): ...", args=args) for args in levels)
+    [value] = alice("compare_runs", run_id=first["run_id"], other=second["run_id"])["values"]
+    assert value["path"] == "inputs.value"
     assert Caller(org.url, Who("mallory")).error("compare_runs", run_id=new, other=old)["code"] == NOT_FOUND
 
 

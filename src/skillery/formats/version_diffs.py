@@ -192,8 +192,15 @@ def value_changes(
         old_value, new_value = old.get(key), new.get(key)
         if depth and isinstance(old_value, Mapping) and isinstance(new_value, Mapping):
             yield from value_changes(old_value, new_value, key_path, depth - 1)
-        elif key not in old or key not in new or not same(old_value, new_value):
+        elif key not in old or key not in new or _differs(old_value, new_value):
             yield ValueChange(key_path, _json(old, key), _json(new, key))
+
+
+def _differs(old: object, new: object) -> bool:
+    try:
+        return not same(old, new)
+    except RecursionError:  # args of a run may have more levels than Python compares
+        return msgspec.json.encode(old, order="sorted") != msgspec.json.encode(new, order="sorted")
 
 
 def _json(table: Mapping[str, Any], key: str) -> str | None:
