@@ -134,6 +134,12 @@ def test_a_version_that_got_worse_is_not_published(server: Server, new_name: str
         "in_review", "an evaluation that is not worse than that of 1.0.0: negative",
     )  # fmt: skip
 
+    # A yank does not hide the version before.
+    ann("yank_version", name=name, version="1.0.0", reason="old")
+    publish(ann, name, "1.2.0", ADDS_WRONG, SMALL)
+    again = ended(ann, name, "1.2.0")
+    assert (again["verdict"], again["before"]) == ("worse", "1.0.0")
+
 
 @pytest.mark.full
 def test_skillery_eval_prints_the_cases_that_got_worse(sqlite_rpc: Rpc, new_name: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, or_, select
 
 from skillery.attestations.evaluations import suite_digest
 from skillery.audit import SERVER
@@ -26,7 +26,7 @@ from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.example_runs import StoredExamples, stored_examples
 from skillery.registry.requires import Required, closure_of_row
 from skillery.registry.resolution import resolve
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import VersionRow, yank_of
 
 READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
@@ -88,7 +88,7 @@ class CaseRuns:
         self._checks = checks
 
     async def load_new(self, row: VersionRow) -> Loaded:
-        """Return a version with its cases. The version before is the highest published one that is lower."""
+        """Return a version with its cases. The version before is that of `find_before`."""
         return await self.load(row, await self._database.read(partial(find_before, row=row)))
 
     async def load(self, row: VersionRow, before: str | None) -> Loaded:
@@ -144,9 +144,16 @@ class CaseRuns:
 
 
 def find_before(connection: Connection, row: VersionRow) -> str | None:
-    """Return the number of the highest published version that is lower than a version, or None."""
+    """Return the number of the highest published version that is lower than a version, or None.
+
+    Without one, it is the highest yanked one: a yank can be undone after an evaluation that compares with nothing.
+    """
     lower: Any = skill_versions.c.precedence < Version.parse(row.version).precedence
-    published = skill_versions.c.skill_id == row.skill_id, skill_versions.c.status.in_(RESOLVABLE), lower
-    order = skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()
-    number: str | None = connection.scalar(select(skill_versions.c.version).where(*published).order_by(*order).limit(1))
-    return number
+    is_published = skill_versions.c.status.in_(RESOLVABLE)
+    of_skill = skill_versions.c.skill_id == row.skill_id, lower, or_(is_published, skill_versions.c.status == "yanked")
+    order = is_published.desc(), skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()
+    columns = skill_versions.c.version, skill_versions.c.standing_json
+    for number, standing_json in connection.execute(select(*columns).where(*of_skill).order_by(*order)):
+        if yank_of(standing_json).get("severity") != "malicious":
+            return str(number)
+    return None
