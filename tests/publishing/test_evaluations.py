@@ -226,6 +226,16 @@ def test_evaluations_of_two_callers_take_turns(
 
 
 @pytest.mark.full
+def test_evaluations_have_a_maximum_number_of_trials(server: Server, new_name: str) -> None:
+    name = f"free.{new_name}"
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    tasks = json.dumps({"evals": [{"prompt": "Add.", "expected_output": "3"}] * 600})
+    publish(ann, name, "1.0.0", ADDS, **{"evals/evals.json": tasks})
+    refused = ann.error("start_evaluation", name=name, version="1.0.0", kinds=["task"], trials=20)
+    assert refused["message"] == "the evaluation would have 24000 trials, at most 20000 are permitted"
+
+
+@pytest.mark.full
 def test_skills_that_an_agent_calls_get_no_permissions(server: Server, new_name: str) -> None:
     name, required = f"ask.{new_name}", f"free.{new_name}"
     ann = Caller(server.url, Who("ann", "read run publish", "*"))

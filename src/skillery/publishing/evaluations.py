@@ -49,6 +49,8 @@ _ADD = {
     "run": "Add [[examples]] to skill.toml. Examples that need permissions do not count.",
     "task": "Add tasks with expectations to evals/evals.json.",
 }
+MOST_TRIALS = 20_000
+"""The maximum number of trials of an evaluation: servers look for open ones twice a second."""
 EVALUATED = ("draft", "in_review", "published", "deprecated")
 
 
@@ -115,9 +117,9 @@ class Evaluations:
     async def start(self, identity: Identity, row: VersionRow, actor: Actor, plan: Plan) -> Evaluation:
         """Start an evaluation of a version. Its runs belong to `identity`. `actor` is in the audit trail.
 
-        Raise InvalidParams if the version has no cases of a kind, if they need a model and there is none, or if the
-        budget is above that of the settings. Raise Conflict if another evaluation of the version has not ended, or its
-        status permits none.
+        Raise InvalidParams if the version has no cases of a kind, if they need a model and there is none, if the budget
+        is above that of the settings, or above MOST_TRIALS. Raise Conflict if another evaluation of the version has not
+        ended, or its status permits none.
         """
         loaded = await self.cases.load_new(row)
         kinds = plan.kinds or [kind for kind in KINDS if loaded.of_kind(kind)] or ["run"]
@@ -139,6 +141,11 @@ class Evaluations:
                 f"task cases need a model, and there is no [models.{plan.model or 'NAME'}]",
                 hint="An admin adds [models.NAME] and evals.model to the settings.",
                 param="model",
+            )
+        number = sum(1 for _ in _trials_of(loaded, plan))
+        if number > MOST_TRIALS:
+            raise InvalidParams(
+                f"the evaluation would have {number} trials, at most {MOST_TRIALS} are permitted", param="trials"
             )
         return await self.registry.write(
             partial(_insert, identity=identity, loaded=loaded, actor=actor, plan=plan, model=model)
