@@ -276,4 +276,4 @@ class EvaluationJobs:
                 await self._parts.start(Identity(row.publisher, row.publisher_kind), row, SERVER, plan)
             except (InvalidParams, Conflict) as error:
                 self._unable.add(version_id)
-                log.info("%s@%s is not evaluated: %s", name, number, error.message)
+                log.warning("%s@%s is not evaluated: %s", name, number, error.message)
