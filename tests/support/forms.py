@@ -57,6 +57,7 @@ ALSO = {
     r"src/skillery/(proof|attestations)/": "proof openbao sigstore",
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",
+    r"src/skillery/evaluations/": "publishing cli",
     r"src/skillery/runs/": "ray",
     r"src/skillery/(methods/|client/|method\.py)|packages/skillery-client/": "api client cli",
     r"packages/skills-protocol-conformance/": "api conformance",
