@@ -272,9 +272,9 @@ def test_label_moves_require_a_grant_and_hidden_skills_show_no_labels(org: Serve
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     elsewhere = Caller(org.url, Who("other", "read publish", "elsewhere.*"))
     name = f"{new_name}.hidden"
-    asked: tuple[tuple[str, dict[str, str]], ...] = (("describe_skill", {"version": "stable"}), ("list_labels", {}))
+    calls: tuple[tuple[str, dict[str, str]], ...] = (("describe_skill", {"version": "stable"}), ("list_labels", {}))
     # The same name before it exists: other skills whose names are similar are equal in both answers.
-    absent = [elsewhere.error(method, name=name, **more) for method, more in asked]
+    absent = [elsewhere.error(method, name=name, **more) for method, more in calls]
     author.create(name)
     set_label(author, name, "stable", "1.0.0")
 
@@ -284,7 +284,7 @@ def test_label_moves_require_a_grant_and_hidden_skills_show_no_labels(org: Serve
         assert error["data"]["grant"] == f"{new_name}.*"
     assert elsewhere("list_labels", name=name)["labels"][0]["label"] == "stable"
     author("set_visibility", name=name, visibility="namespace")
-    assert [elsewhere.error(method, name=name, **more) for method, more in asked] == absent
+    assert [elsewhere.error(method, name=name, **more) for method, more in calls] == absent
 
 
 @pytest.mark.postgres

@@ -170,8 +170,8 @@ def main(args):
         ("inputs.rows", "3", "4"),
         ("output.rows.count", "3", "4"),
     ]
-    told = [(file["path"], file["old"] is None, file["new"] is None) for file in diff["files"]]
-    assert told == [("a.txt", False, True), ("b.txt", True, False), ("sum.txt", False, False)]
+    changed_files = [(file["path"], file["old"] is None, file["new"] is None) for file in diff["files"]]
+    assert changed_files == [("a.txt", False, True), ("b.txt", True, False), ("sum.txt", False, False)]
     assert alice("read_blob", blob_id=diff["files"][2]["new"]["blob_id"])["content"] == "4"
     assert admin("compare_runs", run_id=new, other=new)["values"] == []
     levels = [{"value": json.loads(f"{'[' * 800}{number}{']' * 800}")} for number in (1, 2)]

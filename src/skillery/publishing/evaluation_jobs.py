@@ -126,7 +126,7 @@ class EvaluationJobs:
                 await self._look()
             except SkilleryError as error:
                 log.debug("evaluations: %s", error.message)
-            except Exception:
+            except Exception:  # a fault of one look ends neither the job nor the server
                 log.exception("evaluations failed")
 
     async def _look(self) -> None:

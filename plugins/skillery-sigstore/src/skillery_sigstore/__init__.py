@@ -51,7 +51,7 @@ class OfflineVerifier(SigstoreVerifier):
             verifier.verify_artifact(signed, Bundle.from_json(bundle), signer)
         except Error as error:
             raise _refused(" ".join(str(error).split())[:300]) from None
-        except Exception as error:
+        except Exception as error:  # sigstore raises errors of many libraries for a malformed bundle
             log.info("a Sigstore bundle cannot be read", exc_info=error)
             raise _refused("it cannot be read") from None
         return signer.identity
