@@ -135,7 +135,15 @@ class Zygote:
         with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
             group_files = opened.enter_context(self.group.group_files()) if self.group else []
             self._forks.link.send(json.dumps(self._plan).encode(), group_files)
-        await self._mounts.wait_ready()
+        try:
+            await self._mounts.wait_ready()
+        except CannotStart:
+            # The workshop ends with the zygote, perhaps before it was ready. Then the zygote has sent the reason.
+            await self._wait_for_forks()
+            raise
+        await self._wait_for_forks()
+
+    async def _wait_for_forks(self) -> None:
         if self._preload is None:
             await self._forks.wait_ready()
         else:
