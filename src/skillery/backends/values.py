@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from inspect import get_annotations, isfunction, unwrap
 from pathlib import Path
@@ -70,6 +70,10 @@ class Values(Protocol):
 
     def get(self, key: str) -> bytes | None: ...
 
+    def get_many(self, keys: Collection[str]) -> dict[str, bytes]:
+        """Return the values of several keys by key, without the keys that have no value."""
+        ...
+
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with `prefix`, sorted by their bytes."""
         ...
@@ -94,6 +98,20 @@ class Values(Protocol):
         """Remove the value and return it, or return None if there is none.
 
         If several callers call this method at the same time, one gets the value and the others get None.
+        """
+        ...
+
+    def change_many(
+        self,
+        changes: Mapping[str, bytes | None],
+        expected: Mapping[str, bytes | None] = {},
+        expires_at: datetime | None = None,
+        within: Transaction | None = None,
+    ) -> bool:
+        """Store several values in one transaction, and remove the values of the keys with None.
+
+        If a key of `expected` does not have this value (None: no value), change nothing and return False. No other
+        caller changes a value of the backend between the comparison and the change.
         """
         ...
 

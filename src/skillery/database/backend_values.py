@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
@@ -16,6 +16,7 @@ from skillery.database.tables import backend_values, registry
 T = TypeVar("T")
 MOST_KEY_CHARACTERS = 255
 MOST_VALUE_BYTES = 1024 * 1024
+_KEYS_OF_A_STATEMENT = 500
 
 
 class BackendValues:
@@ -28,6 +29,9 @@ class BackendValues:
 
     def get(self, key: str) -> bytes | None:
         return self._database.read_now(lambda connection: self._find(connection, key))
+
+    def get_many(self, keys: Collection[str]) -> dict[str, bytes]:
+        return self._database.read_now(lambda connection: self._find_many(connection, keys))
 
     def keys(self, prefix: str = "") -> list[str]:
         # Not LIKE: on SQLite it ignores case. The range uses the primary key, so other keys cost nothing.
@@ -45,7 +49,7 @@ class BackendValues:
 
         def work(connection: Connection) -> bool:
             is_replaced = self._lock_and_find(connection, key) is not None
-            self._write(connection, key, value, expires_at)
+            self._write(connection, {key: value}, expires_at)
             return is_replaced
 
         return self._change(work, within)
@@ -56,7 +60,7 @@ class BackendValues:
         def work(connection: Connection) -> bytes:
             stored = self._lock_and_find(connection, key)
             if stored is None:
-                self._write(connection, key, value, expires_at)
+                self._write(connection, {key: value}, expires_at)
             return value if stored is None else stored
 
         return self._change(work)
@@ -69,11 +73,33 @@ class BackendValues:
 
         return self._change(work, within)
 
+    def change_many(
+        self,
+        changes: Mapping[str, bytes | None],
+        expected: Mapping[str, bytes | None] = {},
+        expires_at: datetime | None = None,
+        within: Transaction | None = None,
+    ) -> bool:
+        for key, value in changes.items():
+            _check(key, value or b"")
+
+        def work(connection: Connection) -> bool:
+            # One lock instead of a lock for each key: Postgres has room for some thousand locks.
+            take_turns(connection, "backend values", self._backend)
+            stored = self._find_many(connection, expected)
+            if any(stored.get(key) != value for key, value in expected.items()):
+                return False
+            self._write(connection, changes, expires_at)
+            return True
+
+        return self._change(work, within)
+
     def _change(self, work: Callable[[Connection], T], within: Transaction | None = None) -> T:
         """Run `work` in the transaction `within`, or in its own transaction if `within` is None."""
         return self._database.write_now(work) if within is None else work(cast(Connection, within))
 
     def _lock_and_find(self, connection: Connection, key: str) -> bytes | None:
+        take_turns(connection, "backend values", self._backend, shared=True)
         take_turns(connection, "backend value", f"{self._backend} {key}")
         return self._find(connection, key)
 
@@ -81,13 +107,32 @@ class BackendValues:
         value = connection.scalar(select(backend_values.c.value).where(self._is(key), self._is_live()))
         return None if value is None else bytes(value)
 
-    def _write(self, connection: Connection, key: str, value: bytes, expires_at: datetime | None) -> None:
-        """Store the value, and delete all expired values of the backend."""
+    def _find_many(self, connection: Connection, keys: Collection[str]) -> dict[str, bytes]:
+        names, stored = list(keys), dict[str, bytes]()
+        columns = select(backend_values.c.key, backend_values.c.value).where(self._is_live())
+        for start in range(0, len(names), _KEYS_OF_A_STATEMENT):
+            is_named = backend_values.c.key.in_(names[start : start + _KEYS_OF_A_STATEMENT])
+            stored |= {key: bytes(value) for key, value in connection.execute(columns.where(is_named))}
+        return stored
+
+    def _write(self, connection: Connection, changes: Mapping[str, bytes | None], expires_at: datetime | None) -> None:
+        """Store the values, remove those that are None, and delete all expired values of the backend."""
+        if not changes:
+            return
         now = datetime.now(UTC)
         expired = and_(backend_values.c.backend == self._backend, backend_values.c.expires_at <= now)
-        connection.execute(delete(backend_values).where(or_(self._is(key), expired)))
-        row = {"backend": self._backend, "key": key, "value": value, "changed_at": now, "expires_at": expires_at}
-        connection.execute(insert(backend_values).values(row))
+        rows = [
+            {"backend": self._backend, "key": key, "value": value, "changed_at": now, "expires_at": expires_at}
+            for key, value in changes.items()
+            if value is not None
+        ]
+        if len(changes) == 1:
+            connection.execute(delete(backend_values).where(or_(self._is(*changes), expired)))
+        else:
+            connection.execute(delete(backend_values).where(expired))
+            connection.execute(_REMOVE, [{"of": self._backend, "name": key} for key in changes])
+        if rows:
+            connection.execute(insert(backend_values), rows)
 
     def _is(self, key: str) -> ColumnElement[bool]:
         """Return the SQL condition that a row has the key and belongs to the backend."""
@@ -97,6 +142,11 @@ class BackendValues:
         """Return the SQL condition that a row belongs to the backend and has not expired."""
         until = backend_values.c.expires_at
         return and_(backend_values.c.backend == self._backend, or_(until.is_(None), until > datetime.now(UTC)))
+
+
+_REMOVE = delete(backend_values).where(
+    backend_values.c.backend == bindparam("of"), backend_values.c.key == bindparam("name")
+)
 
 
 def _next(character: str) -> str:
