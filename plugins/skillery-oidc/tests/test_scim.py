@@ -325,6 +325,20 @@ def test_members_that_join_at_the_same_time_all_belong_to_the_group(start: Calla
 
 
 @pytest.mark.full
+def test_a_refused_change_changes_nothing(start: Callable[..., Provisioned]) -> None:
+    provisioned = start()
+    provisioned.user("ann")
+    bob = provisioned.user("bob", active=True)
+    group = provisioned.group("all", bob)
+
+    rename = {"op": "replace", "value": {"active": False, "userName": "ann"}}
+    assert provisioned.patch(bob, rename, status=409)["scimType"] == "uniqueness"
+
+    assert provisioned.scim.query(type(bob), bob.id).active is True
+    assert provisioned.scim.query(type(group), group.id) == group
+
+
+@pytest.mark.full
 def test_with_required_only_provisioned_users_enter(start: Callable[..., Provisioned]) -> None:
     provisioned = start(SCIM.replace('"userName" }', '"userName" }\nrequired = true'))
     provisioned.user("ann")
