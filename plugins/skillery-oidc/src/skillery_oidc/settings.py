@@ -111,6 +111,15 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return frozenset(self.audiences or (self.resource, f"{self.resource}/mcp"))
 
 
+class VerifierSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of the verifier, from `[backends.verifier.oidc]`. All have defaults."""
+
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
+    skew_seconds: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    keys_seconds: Seconds = 600.0
+    unknown_key_seconds: Seconds = 60.0
+
+
 def check_settings(settings: OidcSettings) -> None:
     """Raise StartupError if a setting is not valid. The message names the setting."""
     _check_address("issuer", settings.issuer)

@@ -6,7 +6,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from skillery_oidc.access_tokens import (
 )
 from skillery_oidc.keys import ProviderKeys
 from skillery_oidc.provider import Provider, ProviderFailed
-from skillery_oidc.settings import ASYMMETRIC, OidcSettings, Seconds
+from skillery_oidc.settings import ASYMMETRIC, OidcSettings, VerifierSettings
 
 Fetch = Callable[[str], Awaitable[bytes]]
 log = logging.getLogger(__name__)
@@ -36,15 +36,6 @@ MOST_OF_ISSUER = 32
 """Limit of the tokens of one issuer that are verified at the same time. So a slow or unavailable issuer cannot
 stop the jobs of others."""
 ID_PURPOSES = frozenset({"id", "jwt"})
-
-
-class VerifierSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of the verifier, from `[backends.verifier.oidc]`. All have defaults."""
-
-    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
-    skew_seconds: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    keys_seconds: Seconds = 600.0
-    unknown_key_seconds: Seconds = 60.0
 
 
 def open_verifier(settings: VerifierSettings, place: Place) -> IssuersVerifier:
