@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -285,3 +286,139 @@ def test_read_suite_accepts_any_bytes(content: bytes) -> None:
 
     assert all(problem.message for problem in read.problems)
     assert all(case.prompt for case in read.cases)
+
+
+# -- files in the shapes of public repositories ------------------------------------------------------------------------
+
+TEXTS = (
+    "Fix the failing tests, then open a pull request.",
+    "Zähle die Wörter in „Straße“ und fasse sie zusammen.",
+    "この表を要約してください。",
+    "Сколько строк в файле data.csv?",
+    "احسب مجموع العمود الثاني",
+    'Draw a 📈 of the\tlast "30 days" \\ 4 weeks\r\nwith a title',
+)
+ODD: dict[str, Any] = {
+    "difficulty": "hard",
+    "tags": ["a", None, 3],
+    "metadata": {"prompt_version": 2, "nested": [{"question": 1}]},
+    "timeout_s": 1.5e3,
+    "notes": None,
+    "名前": "訳",
+}
+
+
+class PublicFile(NamedTuple):
+    """A file like those of public repositories, or a folder of Tessl, and what `read_suite` must find in it."""
+
+    contents: dict[str, bytes]
+    tasks: int = 0
+    triggers: int = 0
+    problems: int = 0
+
+
+def test_a_thousand_files_like_public_ones_have_all_their_cases() -> None:
+    chance = random.Random(8876)
+    for number in range(1000):
+        make = (expectations_file, expected_skills_file, triggers_file, tessl_folder)[number % 4]
+        file = make(chance)
+        assert suite_files(file.contents) == list(file.contents)
+        suite = read_suite(file.contents)
+        kinds = [case.kind for case in suite.cases]
+        read = kinds.count("task"), kinds.count("trigger"), len(suite.problems)
+        assert read == (file.tasks, file.triggers, file.problems), (number, suite.problems, file.contents)
+        assert all(case.prompt[:1] not in ("", "\ufeff") and case.source in file.contents for case in suite.cases)
+
+
+def encoded(chance: random.Random, value: Any) -> bytes:
+    """Return JSON as editors of several systems write it."""
+    text = json.dumps(value, indent=chance.choice((None, 2, "\t")), ensure_ascii=chance.random() < 0.3)
+    text = text.replace("\n", "\r\n") if chance.random() < 0.3 else text
+    return b"\xef\xbb\xbf" * (chance.random() < 0.2) + text.encode() + chance.choice((b"", b"\n", b"\r\n"))
+
+
+def entries(chance: random.Random, make: Callable[[], dict[str, Any]], *prompts: str) -> tuple[list[Any], list[Any]]:
+    """Return entries for a file, and those that can be read. Some have odd members, no id, or no prompt."""
+    values, readable = list[Any](), list[Any]()
+    for number in range(chance.randint(1, 6)):
+        entry: Any = make()
+        entry |= {"id": chance.choice((number, f"case-{number}", "事例"))} if chance.random() < 0.7 else {}
+        entry |= {key: ODD[key] for key in chance.sample(list(ODD), chance.randint(0, 2))}
+        if chance.random() < 0.1:
+            others: list[Any] = [{key: entry[key] for key in entry if key not in prompts}, "a text", None]
+            entry = chance.choice(others)
+        else:
+            readable.append(entry)
+        values.append(entry)
+    return values, readable
+
+
+def expectations_file(chance: random.Random) -> PublicFile:
+    """evals.json of skill-creator and agentskills.io."""
+    key = chance.choice(("assertions", "expectations"))
+    checks = [
+        "It names the file.",
+        {"text": "It is short.", "type": "quality"},
+        {"text": "It has a sum.", "type": "contains_pattern", "pattern": r"\d+"},
+        {"text": "It has no TODO.", "type": "not_contains_pattern", "pattern": "TODO"},
+        {"type": "contains_phrase", "phrase": "合計"},
+    ]
+
+    def make() -> dict[str, Any]:
+        entry: dict[str, Any] = {"prompt": chance.choice(TEXTS), key: chance.sample(checks, chance.randint(0, 4))}
+        optional = {
+            "expected_output": chance.choice((*TEXTS, None)),
+            "files": chance.choice(([], ["evals/in.csv"], None)),
+        }
+        return entry | {name: optional[name] for name in optional if chance.random() < 0.7}
+
+    values, readable = entries(chance, make, "prompt")
+    value = {"skill_name": "pdf", "evals": values} | ({"version": 1} if chance.random() < 0.3 else {})
+    content = {chance.choice(("evals/evals.json", "evals.json")): encoded(chance, value)}
+    return PublicFile(content, tasks=len(readable), problems=len(values) - len(readable))
+
+
+def expected_skills_file(chance: random.Random) -> PublicFile:
+    """A list of questions with the skill that should answer, or the same list as `cases`."""
+
+    def make() -> dict[str, Any]:
+        skill = chance.choice(("pdf", "team/pdf/SKILL.md", None))
+        entry: dict[str, Any] = {"question": chance.choice(TEXTS), "expected_skill": skill}
+        optional = {"ground_truth": chance.choice(TEXTS), "expected_behavior": ["It reads the skill.", "It answers."]}
+        return entry | {name: optional[name] for name in optional if chance.random() < 0.6}
+
+    values, readable = entries(chance, make, "question")
+    value: Any = values if chance.random() < 0.7 else {"skill": "pdf", "cases": values}
+    tasks = [entry for entry in readable if entry["expected_skill"] and "expected_behavior" in entry]
+    content = {"evals/evals.json": encoded(chance, value)}
+    return PublicFile(content, len(tasks), len(readable), len(values) - len(readable))
+
+
+def triggers_file(chance: random.Random) -> PublicFile:
+    def make() -> dict[str, Any]:
+        return {chance.choice(("query", "prompt")): chance.choice(TEXTS), "should_trigger": chance.random() < 0.5}
+
+    values, readable = entries(chance, make, "query", "prompt")
+    content = {chance.choice(("evals/triggers.json", "evals/trigger-eval.json")): encoded(chance, values)}
+    return PublicFile(content, triggers=len(readable), problems=len(values) - len(readable))
+
+
+def tessl_folder(chance: random.Random) -> PublicFile:
+    folder = f"evals/{chance.choice(('scenario-1', 'szenario-ä', 'a b'))}"
+    items = [
+        {
+            "name": chance.choice(TEXTS)[:20],
+            "description": chance.choice(TEXTS),
+            "max_score": chance.choice((1, 25, 0.5)),
+        }
+        for _ in range(chance.randint(0, 5))
+    ]
+    if items and chance.random() < 0.3:
+        del items[0][chance.choice(("name", "max_score"))]
+    value = {"context": TEXTS[1], "type": "weighted_checklist", "checklist": items} | chance.choice(({}, ODD))
+    task = "\r\n".join(("# Task", "", *chance.sample(TEXTS, 3))).encode()
+    content = {f"{folder}/task.md": b"\xef\xbb\xbf" * (chance.random() < 0.2) + task}
+    if chance.random() < 0.9:
+        content[f"{folder}/criteria.json"] = encoded(chance, value)
+        return PublicFile(content, tasks=bool(items), problems=not items)
+    return PublicFile(content, problems=1)

@@ -27,6 +27,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_PROMPT = 20_000
 """The maximum number of characters of a prompt."""
 _MOST_SLOW_NUMBERS = 1_000
+_BOM = b"\xef\xbb\xbf"
 _RESULTS = frozenset({"benchmark.json", "grading.json", "timing.json", "results.json", "criteria.json", "package.json"})
 """Files next to suites that contain no cases."""
 _PROMPTS = ("prompt", "question", "query", "task", "input")
@@ -121,7 +122,7 @@ def _decoded(content: bytes) -> Any:
     if slow_numbers(content) > _MOST_SLOW_NUMBERS:
         raise ValueError("has too many numbers with huge exponents")
     try:
-        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
+        return msgspec.json.decode(content.removeprefix(_BOM))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"is no JSON: {error}") from None
 
@@ -216,7 +217,7 @@ def _rubric(text: str, weight: Any = 1) -> Rubric:
 def _scenario(path: str, contents: Mapping[str, bytes]) -> Case:
     """Return the scenario of a `task.md` with the checklist of the `criteria.json` next to it."""
     folder = PurePosixPath(path).parent
-    prompt = contents[path].decode("utf-8", "replace").strip()
+    prompt = contents[path].removeprefix(_BOM).decode("utf-8", "replace").strip()
     if not prompt or len(prompt) > MAX_PROMPT:
         raise ValueError(f"has {len(prompt)} characters, expected 1 to {MAX_PROMPT}")
     criteria = contents.get(str(folder / "criteria.json"))
