@@ -139,6 +139,21 @@ def test_archives_accept_every_version_spec_and_report_the_version(
         assert ("immutable" in answer.headers["cache-control"]) is is_settled, spec
 
 
+def test_files_of_a_revoked_version_name_its_advisory(
+    publish: Publish, rpc: Rpc, http: httpx.Client, new_name: str
+) -> None:
+    for version in ("1.0.0", "1.1.0"):
+        publish(new_name, version)
+    rpc("yank_version", name=new_name, version="1.0.0", reason="leaks", severity="security")
+    advisory = rpc("describe_skill", name=new_name, version="1.0.0")["skill"]["yanked"]["advisory"]
+
+    for suffix in ("tar.gz", "zip"):
+        revoked = get(http, f"/skills/{new_name}/1.0.0.{suffix}")
+        assert revoked.headers["X-Skillery-Advisory"] == advisory
+        assert "immutable" not in revoked.headers["cache-control"]
+        assert "x-skillery-advisory" not in get(http, f"/skills/{new_name}/1.1.0.{suffix}").headers
+
+
 def test_a_known_etag_gets_304_and_head_matches_get(publish: Publish, http: httpx.Client, new_name: str) -> None:
     publish(f"{new_name}.greet")
     for path in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tests.support.people import Caller, Who
 from tests.webhooks.conftest import row_of, until
 from tests.webhooks.receiver import Receiver, verified
 
+Start = Callable[..., Server]
 AddWebhook = Callable[..., str]
 Publish = Callable[..., dict[str, Any]]
 
@@ -138,24 +140,30 @@ def test_a_webhook_gets_only_the_events_and_skills_of_its_filter(
     assert told == [("published", f"{new_name}.a.x"), ("published", f"{new_name}.b"), ("yanked", f"{new_name}.b")]
 
 
+@pytest.mark.full
 def test_yanks_for_security_and_purges_send_a_second_event(
     rpc: Rpc, publish: Publish, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     add_webhook(rpc, events=["yanked", "revoked"], skills=[f"{new_name}.*"])
     for version in ("1.0.0", "1.1.0"):
         publish(f"{new_name}.a", version)
+    requires: dict[str, Any] = {"requires": {"skills": {f"{new_name}.a": "1.0.0"}}}
+    for name in ("b", "c"):
+        made = manifest(f"{new_name}.{name}", **requires)
+        rpc("create_skill", manifest=made, skill_md="# A\n", files=skill_files())
     rpc("yank_version", name=f"{new_name}.a", version="1.0.0", reason="leaks", severity="security")
     rpc("purge_version", name=f"{new_name}.a", version="1.1.0", reason="a key", severity="malicious")
 
     messages = receiver.wait_for_accepted(3)
 
     sent = [
-        (message.type, message.data["version"], message.data["severity"], message.data["note"]) for message in messages
+        (message.type, *(message.data.get(member) for member in ("version", "severity", "note", "dependents")))
+        for message in messages
     ]
     assert sent == [
-        ("yanked", "1.0.0", "security", "leaks"),
-        ("revoked", "1.0.0", "security", "leaks"),
-        ("revoked", "1.1.0", "malicious", "a key"),
+        ("yanked", "1.0.0", "security", "leaks", None),
+        ("revoked", "1.0.0", "security", "leaks", 2),
+        ("revoked", "1.1.0", "malicious", "a key", 0),
     ]
     assert messages[0].data["advisory"] == messages[1].data["advisory"] < messages[2].data["advisory"]
 
@@ -176,6 +184,20 @@ def test_run_failed_event_requires_explicit_subscription(
     assert b"secret detail" not in message.body
     assert not {"run_failed", "seal", "audit"} & {*everything["events"]}
     assert rpc("remove_webhook", id=everything["id"])["dropped"] == 1  # the publication
+
+
+@pytest.mark.full
+def test_a_webhook_that_names_seals_gets_each_seal(start: Start, receiver: Receiver, add_webhook: AddWebhook) -> None:
+    rpc = start(env={"SKILLERY_SEALS_SECONDS": "0.2"}).rpc
+    add_webhook(rpc, events=["seal"])
+    for number in range(2):
+        rpc("create_skill", manifest=manifest(f"a.s{number}"), skill_md="# A\n", files=skill_files())
+        receiver.wait_for_accepted(number + 1)
+
+    sealed = {seal["seq"]: seal["envelope"] for seal in rpc("list_seals")["seals"]}
+    for message in receiver.accepted:
+        assert (message.type, message.data["envelope"]) == ("seal", sealed[message.data["seq"]])
+        assert message.data["sha256"] == hashlib.sha256(message.data["envelope"].encode()).hexdigest()
 
 
 def test_an_audit_webhook_gets_each_entry_of_the_trail_in_order(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, null, select
+from sqlalchemy import Connection, bindparam, func, insert, null, select
 
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import skill_versions, skills, version_closure, version_requires
@@ -127,6 +127,12 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
 def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:
     """Return the versions that a version requires, without a statement if it requires none."""
     return closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+
+
+def count_dependents(connection: Connection, version_id: int) -> int:
+    """Return the number of versions that require a version, directly or not."""
+    of_version = version_closure.c.depends_on_id == version_id
+    return connection.scalar(select(func.count()).select_from(version_closure).where(of_version)) or 0
 
 
 def hidden_in(connection: Connection, name: str, closure: Sequence[Required]) -> list[str]:

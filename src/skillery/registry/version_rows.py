@@ -238,13 +238,25 @@ _OF_STEP: Mapping[str, tuple[EventType, ...]] = {
 _OF_STATUS: Mapping[str, EventType] = {"in_review": "submitted", "published": "published"}
 
 
-def record_step(connection: Connection, identity: Identity, step: str, name: str, *, note: str, **version: str) -> None:
+def record_step(
+    connection: Connection,
+    identity: Identity,
+    step: str,
+    name: str,
+    *,
+    note: str,
+    dependents: int | None = None,
+    **version: str,
+) -> None:
     """Record the events of a step of one version. `version` are its number, digest, status and publisher, and the
-    severity and the advisory of a revocation.
+    severity and the advisory of a revocation. `dependents` is the number of versions that require a revoked version,
+    or None for other steps. Their names are not told: not all readers of the event see them.
     """
-    is_revoked = version.get("severity", "broken") != "broken"
-    for kind in (*_OF_STEP.get(step, ()), *(("revoked",) if is_revoked else ())):
-        events.record(connection, kind, skill=name, **_about(identity, name), **version, note=note)
+    about = {**_about(identity, name), **version, "note": note}
+    for kind in _OF_STEP.get(step, ()):
+        events.record(connection, kind, skill=name, **about)
+    if dependents is not None:
+        events.record(connection, "revoked", skill=name, **about, dependents=dependents)
 
 
 def record_deprecation(

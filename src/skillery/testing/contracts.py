@@ -53,7 +53,7 @@ OF_TYPE: dict[str, dict[str, Any]] = {
     "yanked": VERSION | {"status": "yanked", "publisher": "ann", "note": "leaks"},
     "revoked": VERSION
     | {"status": "yanked", "publisher": "ann", "note": "leaks"}
-    | {"severity": "security", "advisory": "SKILLERY-2026-0001"},
+    | {"severity": "security", "advisory": "SKILLERY-2026-0001", "dependents": 2},
     "deprecated": {"versions": ["1.0.0"], "message": "use team.hello", "successor": "team.hello"},
     "finding": {"version": "1.0.0", "findings": [FINDING], "link": VERSION["link"]},
     "quota_near": {"quota": "blobs_mb", "used": 900, "limit": 1000, "identity": "ann"},

@@ -22,6 +22,7 @@ from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.identity.access import ApprovalRules
+from skillery.registry.requires import count_dependents
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step, yank_of
 from skillery.registry.visibility import sees_version
@@ -125,7 +126,9 @@ def step_one(
     )
     about = {"version": stored.version, "digest": stored.digest, "status": status, "publisher": stored.publisher}
     if not stays:
-        record_step(connection, identity, step, name, note=note, **about, **advisory)
+        is_revoked = advisory.get("severity", "broken") != "broken"
+        dependents = count_dependents(connection, row.version_id) if is_revoked else None
+        record_step(connection, identity, step, name, note=note, dependents=dependents, **about, **advisory)
     return NewVersion(name, stored.version, stored.digest, status)
 
 
