@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, insert
 from skillery.backends import Identity, Job, SkillCall, SkillMount
 from skillery.database import Database
 from skillery.database.tables import skill_versions, skills, version_requires
-from skillery.errors import RequiresUnknown, RequiresUnsolvable
+from skillery.errors import RequiresDraft, RequiresUnknown, RequiresUnsolvable
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.semver import Version
 from skillery.registry.required_choice import choose
@@ -27,6 +28,7 @@ from skillery.runs.packages import Needing
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
+from tests.support.needing import create, needing, refused
 
 PERMISSIONS = {"network": ["https://mail.example.com"]}
 
@@ -103,6 +105,8 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     assert finding["rule"] == "requires_yanked"
     rpc("purge_version", name=base, version="1.1.0", reason="wrong")
     assert rpc("execute_skill", name=middle)["error"]["type"] == "DependencyGone"
+    [finding] = rpc("describe_skill", name=middle)["skill"]["findings"]
+    assert finding["rule"] == "requires_purged"
 
 
 @pytest.mark.full
@@ -184,6 +188,52 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
     assert rpc("execute_skill", name=b)["status"] == "completed"
 
 
+@pytest.mark.full
+def test_a_malicious_required_version_fails_runs(sqlite_rpc: Rpc, new_name: str) -> None:
+    base, top = f"{new_name}.base", f"{new_name}.top"
+    sqlite_rpc("create_skill", **skill(base))
+    sqlite_rpc("create_skill", **skill(top, code=calling(base), skills={base: "*"}))
+    sqlite_rpc("yank_version", name=base, version="1.0.0", reason="It sends rows.", severity="malicious")
+
+    error = sqlite_rpc("execute_skill", name=top)["error"]
+    assert (error["type"], f"'{base}' 1.0.0 is malicious" in error["message"]) == ("DependencyGone", True)
+
+
+def test_required_skills_need_the_same_version_of_a_package(packages_sqlite: Server, new_name: str) -> None:
+    rpc, base, top = packages_sqlite.rpc, f"{new_name}.base", f"{new_name}.top"
+    create(rpc, needing(base, "frames==1.0"))
+    required = {"requires": {"skills": {base: "*"}}}
+    error = refused(rpc, needing(top, "frames==2.0") | required)
+    assert (error["data"]["type"], error["data"]["package"]) == ("requires_packages", "frames")
+    assert f"'{top}' needs frames 2.0 and '{base}' 1.0.0 needs frames 1.0" in error["message"]
+    assert create(rpc, needing(top, "frames==1.0") | required)["status"] == "published"
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_required_skills_have_limits(database: Database) -> None:
+    """At most 64 skills on 8 levels, and none of which every version is a draft."""
+
+    def work(connection: Connection) -> None:
+        for level in range(9):
+            insert_version(connection, f"w.l{level}", requires={f"w.l{level + 1}": "*"} if level < 8 else {})
+        leaves = [f"w.a{number}" for number in range(63)]
+        for leaf in leaves:
+            insert_version(connection, leaf)
+        insert_version(connection, "w.hub", requires=dict.fromkeys(leaves, "*"))
+        insert_version(connection, "w.draft", status="draft")
+        ann = Identity("ann")
+        assert [each.depth for each in choose(connection, ann, "w.top", {"w.l1": "*"})] == [*range(1, 9)]
+        with pytest.raises(RequiresUnsolvable, match="9 skills on 9 levels; at most 64 skills on 8 levels"):
+            choose(connection, ann, "w.top", {"w.l0": "*"})
+        assert len(choose(connection, ann, "w.top", {"w.hub": "*"})) == 64
+        with pytest.raises(RequiresUnsolvable, match="65 skills on 2 levels"):
+            choose(connection, ann, "w.top", {"w.hub": "*", "w.l8": "*"})
+        with pytest.raises(RequiresDraft, match="of which no version is published yet"):
+            choose(connection, ann, "w.top", {"w.draft": "*"})
+
+    database.write_now(work)
+
+
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 async def test_the_event_loop_does_not_choose_versions(database: Database, tmp_path: Path) -> None:
     """A choice may take seconds, in which the server would answer no other request."""
@@ -214,26 +264,42 @@ def test_versions_are_chosen_whenever_a_choice_exists(database: Database) -> Non
     assert outcomes == {True, False}
 
 
+def insert_skill(connection: Connection, name: str) -> int:
+    skill = insert(skills).values(name=name, created_at=NOW, visibility="public")
+    skill_id: int = connection.execute(skill.returning(skills.c.id)).scalar_one()
+    return skill_id
+
+
+def insert_version(
+    connection: Connection,
+    name: str,
+    text: str = "1.0.0",
+    requires: Mapping[str, str] = MappingProxyType({}),
+    skill_id: int | None = None,
+    status: str = "published",
+) -> None:
+    """Insert a version, and its skill if `skill_id` is None."""
+    skill_id = insert_skill(connection, name) if skill_id is None else skill_id
+    values = {"skill_id": skill_id, "version": text, "precedence": Version.parse(text).precedence, "digest": text}
+    version = insert(skill_versions).values(COLUMNS | values | {"status": status})
+    version_id = connection.scalar(version.returning(skill_versions.c.id))
+    for required, spec in requires.items():
+        row = {"version_id": version_id, "name": required, "spec": spec}
+        connection.execute(insert(version_requires).values(row))
+
+
 def compare(connection: Connection, outcomes: set[bool]) -> None:
     for number in range(30):
         chance = random.Random(number)
         names = [f"w{number}.s{each}" for each in range(6)]
         needs: dict[tuple[str, int], dict[str, str]] = {}
         for place, name in enumerate(names):
-            skill = insert(skills).values(name=name, created_at=NOW, visibility="public")
-            skill_id = connection.scalar(skill.returning(skills.c.id))
+            skill_id = insert_skill(connection, name)
             for major in (1, 2, 3):
                 later = names[place + 1 :]
                 chosen = chance.sample(later, min(len(later), chance.choice((0, 1, 2))))
                 needs[name, major] = {each: chance.choice(RANGES) for each in chosen}
-                text = f"{major}.0.0"
-                precedence = Version.parse(text).precedence
-                values = {"skill_id": skill_id, "version": text, "precedence": precedence, "digest": text}
-                version = insert(skill_versions).values(**values, **COLUMNS)
-                version_id = connection.scalar(version.returning(skill_versions.c.id))
-                for required, spec in needs[name, major].items():
-                    row = {"version_id": version_id, "name": required, "spec": spec}
-                    connection.execute(insert(version_requires).values(row))
+                insert_version(connection, name, f"{major}.0.0", needs[name, major], skill_id)
         root = {name: chance.choice(RANGES) for name in chance.sample(names, 2)}
         try:
             closure = choose(connection, Identity("ann"), f"w{number}.root", root)
