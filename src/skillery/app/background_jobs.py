@@ -37,6 +37,8 @@ from skillery.maintenance.garbage_steps import (
     unused_contents,
     unused_environments,
 )
+from skillery.publishing.passing import Passing
+from skillery.publishing.reviews import end_old
 from skillery.registry.searches import Counts as SearchCounts
 from skillery.registry.searches import write_searches
 from skillery.registry.tool_rows import forget_session_tools
@@ -73,6 +75,7 @@ class BackgroundJobs:
         disks: Disks,
         server: str,
         review: Review,
+        passing: Passing,
     ) -> None:
         self._database = database
         self._sealer = sealer
@@ -81,6 +84,7 @@ class BackgroundJobs:
         self._disks = disks
         self._server = server
         self._recertify_days = review.recertify_days
+        self._passing = passing
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing: asyncio.Task[None] | None = None
         """The last write of uses."""
@@ -192,6 +196,7 @@ class BackgroundJobs:
         if self._recertify_days:
             while await self._database.write(partial(recertify, days=self._recertify_days)):
                 pass
+        await end_old(self._passing)
         await self._database.write(thin_out)
         skill_ids = await self._database.read(outdated_skills)
         for at in range(0, len(skill_ids), MOST_AT_ONCE):

@@ -226,26 +226,26 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Dis
     """Record a failure for each run that the last server of this home left open, start the parts that execute runs,
     and publish the bundled skills. `stack` closes the parts.
     """
-    database, home, runner = base.database, base.home, runtime.runner
+    database, runner, server, passing = base.database, runtime.runner, base.home.server_id, publisher.passing
     stack.push_async_callback(runtime.packages.environments.close)
     stack.push_async_callback(runtime.environments.named.close)
     stack.push_async_callback(runtime.environments.rebuilds.close)
     stack.push_async_callback(runtime.sealer.close)
     stack.push_async_callback(runner.close, base.settings.grace_seconds)
-    await take_over(database, runtime.sealer, home.server_id)
+    await take_over(database, runtime.sealer, server)
     await runtime.packages.environments.start()
     await runtime.environments.rebuilds.start()
     if base.bundled:
         await publish_bundled(publisher, database)
     if base.backends.ranker is not None:
-        vectors = SearchVectors(database, home.server_id, base.backends.ranker)
+        vectors = SearchVectors(database, server, base.backends.ranker)
         await vectors.start()
         stack.push_async_callback(vectors.close)
-    jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, home.server_id, base.settings.review)
+    jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, server, base.settings.review, passing)
     stack.push_async_callback(jobs.close)
     jobs.start()
     if base.settings.audit.otlp:
-        export = AuditExport(database, home.server_id, base.settings.audit.otlp)
+        export = AuditExport(database, server, base.settings.audit.otlp)
         await export.start()
         stack.push_async_callback(export.close)
 

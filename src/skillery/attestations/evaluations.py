@@ -163,6 +163,9 @@ def _too_few(rules: EvaluationRules, predicate: Mapping[str, Any], at: datetime 
     """Return why the last evaluation is too small or too old for a policy, or "". `at` is the time of its statement."""
     if predicate["count"] < rules.cases:
         return f"an evaluation with {rules.cases} cases (it has {predicate['count']})"
-    if rules.max_age_days and at is not None and at < datetime.now(UTC) - timedelta(days=rules.max_age_days):
-        return f"an evaluation of the last {rules.max_age_days} days"
-    return ""
+    return f"an evaluation of the last {rules.max_age_days} days" if is_old(rules, at) else ""
+
+
+def is_old(rules: EvaluationRules, at: datetime | None) -> bool:
+    """Return whether an evaluation with a statement of this time is older than a policy permits."""
+    return bool(rules.max_age_days) and at is not None and at < datetime.now(UTC) - timedelta(days=rules.max_age_days)

@@ -157,6 +157,7 @@ async def _refuse_waiting(client: AsyncClient, new: Lock) -> None:
             reason = ", ".join(missing) or "another review"
             subject = f"{skill.name}@{skill.version}"
             lines.append(f"{subject} has not passed the policy {explained['policy']}; missing: {reason}")
+            lines += [f"  {need['hint']}" for need in explained["needs"] if need["hint"]]
     if lines:
         raise CheckFailed("\n".join([*lines, "Lock another version, or ask a reviewer. Nothing was written"]))
 

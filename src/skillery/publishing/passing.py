@@ -216,6 +216,11 @@ def step_if_met(connection: Connection, identity: Identity, name: str, version: 
     return NewVersion(name, row.version, row.digest, row.status)
 
 
+def policy_of(passed: Evidence) -> str:
+    """Return the digest of the policy of a `passed`."""
+    return f"sha256:{passed.predicate.get('policy', {}).get('digest', {}).get('sha256')}"
+
+
 def rules_under(rules: PublishingRules, policy: Policy) -> PublishingRules:
     """Return the rules for the skills of a policy. More permissions wait for a review under each policy."""
     if policy.is_default:
@@ -287,15 +292,14 @@ async def explain_policy(passing: Passing, identity: Identity, params: ExplainPo
 def _explained(connection: Connection, read: Callable[[Connection], Judged]) -> ExplainedPolicy:
     judged = read(connection)
     row, verdict = judged.row, judged.verdict()
-    passed = [each.predicate for each in judged.evidence if each.word == "passed"]
-    digests = [predicate.get("policy", {}).get("digest", {}).get("sha256") for predicate in passed]
+    policies = [policy_of(each) for each in judged.evidence if each.word == "passed"]
     return ExplainedPolicy(
         row.name,
         row.version,
         row.status,
         verdict.policy.name,
         verdict.policy.digest,
-        verdict.policy.digest.removeprefix("sha256:") in digests,
+        verdict.policy.digest in policies,
         tuple(map(_need, verdict.needs)),
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",

@@ -1,18 +1,26 @@
-"""The decisions of reviewers: approve_version and reject_version."""
+"""The decisions of reviewers: approve_version and reject_version. Old evaluations make versions wait again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, exists, select
 
-from skillery.attestations.evidence import is_approval_old
+from skillery import audit
+from skillery.attestations.attestations import end_attestations
+from skillery.attestations.evaluations import is_old, judge_evaluation
+from skillery.attestations.evidence import MOST_AT_ONCE, WITH_VERSIONS, is_approval_old, read_evidence
+from skillery.attestations.policies import Policies, Policy
 from skillery.attestations.predicates import review_predicate, tests_predicate
 from skillery.attestations.signing import SignedStatement, insert_attestations
 from skillery.backends import Identity
 from skillery.database import Database
+from skillery.database.registry import lock_skill_row
+from skillery.database.tables import RESOLVABLE, attestations, skill_versions, skills
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
@@ -20,7 +28,8 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Given, Method, Params, Sentence, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
-from skillery.publishing.passing import Judged, Passing, step_if_met
+from skillery.publishing.passing import Judged, Passing, policy_of, step_if_met
+from skillery.settings.versions import EvaluationRules
 from skillery.versions.checks import Checks, checks_of, set_checks
 from skillery.versions.lifecycle_steps import find_for_step, step_one
 from skillery.versions.new_versions import NewVersion
@@ -113,6 +122,58 @@ class Reviews:
             return rejected
 
         return await self._database.write(decide)
+
+
+# -- Versions with an old evaluation -----------------------------------------------------------------------------------
+
+
+async def end_old(passing: Passing) -> None:
+    """End the `passed` of published versions whose evaluation is older than their policy permits. They wait for a
+    review again.
+    """
+    policies, keyid, after = passing.policies, passing.signing.keyid, 0
+    while rows := await passing.database.read(partial(_old_evaluations, policies=policies, after=after)):
+        for row in rows:
+            await passing.database.write(partial(_end_old, row=row, policy=policies.of(row.name), keyid=keyid))
+        after = rows[-1].version_id
+
+
+def _old_evaluations(connection: Connection, policies: Policies, after: int) -> Sequence[Row[int, str, str]]:
+    """Return the next versions after an id that have passed, and have an evaluation older than some policy permits."""
+    ages = [policy.rules.evaluation.max_age_days for policy in policies.named if policy.rules.evaluation]
+    if not any(ages):
+        return ()
+    before = datetime.now(UTC) - timedelta(days=min(filter(None, ages)))
+    passed = attestations.alias()
+    is_of_version = passed.c.version_id == attestations.c.version_id, passed.c.predicate == "passed"
+    columns = attestations.c.version_id, skills.c.name, skill_versions.c.version
+    of_version = attestations.c.version_id > after, skill_versions.c.status.in_(RESOLVABLE)
+    valid = (
+        attestations.c.predicate == "evaluation",
+        attestations.c.ended_at.is_(None),
+        attestations.c.created_at < before,
+    )
+    rows = select(*columns).select_from(WITH_VERSIONS).where(*of_version, *valid)
+    rows = rows.where(exists().where(*is_of_version, passed.c.ended_at.is_(None)))
+    return connection.execute(rows.distinct().order_by(attestations.c.version_id).limit(MOST_AT_ONCE)).all()
+
+
+def _end_old(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> None:
+    """End the `passed` of a version if it is about an evaluation that is too old, and no newer one is accepted. A
+    `passed` of a policy that has changed since stays.
+    """
+    lock_skill_row(connection, row.name)
+    rules = policy.rules.evaluation or EvaluationRules()
+    evidence = read_evidence(connection, row.version_id, keyid)
+    old = {each.sha256 for each in evidence if each.word == "evaluation" and is_old(rules, each.at)}
+    _, missing, _ = judge_evaluation(rules, evidence)
+    for each in evidence if missing else ():
+        inputs = {read["digest"]["sha256"] for read in each.predicate.get("inputAttestations", ())}
+        if each.word == "passed" and policy_of(each) == policy.digest and inputs & old:
+            reason = f"It needs {missing}."
+            end_attestations(connection, audit.SERVER, [each.id], reason, datetime.now(UTC))
+            after = {"name": row.name, "version": row.version, "reason": reason}
+            audit.record(connection, audit.SERVER, "end_attestation", each.id, after=after)
 
 
 # -- approve_version ---------------------------------------------------------------------------------------------------
