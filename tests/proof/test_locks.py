@@ -468,6 +468,11 @@ def test_a_version_that_waits_for_a_review_again_is_not_locked(
     ended = project.locked()
     assert (ended.code, project.lock.exists()) == (1, False)
     assert "own.greet@1.0.0 has not passed the policy own.*; missing: the signature of its author" in ended.err
+    refused = project.command("verify", "own.greet@1.0.0")
+    assert (refused.code, refused.err.splitlines()[:2]) == (1, [
+        "own.greet@1.0.0 has not passed its policy own.*; missing: the signature of its author",
+        "Publish it from a CI job, or run skillery publish --sign.",
+    ])  # fmt: skip
     envelope = signed(key, "author", created, author="local", at="2026-01-01T00:00:00Z")
     rpc("add_attestation", name=project.name, version="1.0.0", envelope=envelope)
     assert project.locked().code == 0

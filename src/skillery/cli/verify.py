@@ -93,11 +93,11 @@ def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, targ
 def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    async def ask(client: AsyncClient) -> tuple[_Answers, Keychain]:
-        return await _read_answers(client, name, spec), await read_keychain(client, pinned)
+    async def ask(client: AsyncClient) -> tuple[_Answers, _Verified]:
+        answers = await _read_answers(client, name, spec)
+        return answers, await _checked(client, answers, await read_keychain(client, pinned))
 
-    answers, keychain = with_client(target, ask)
-    verified = _checked(answers, keychain)
+    answers, verified = with_client(target, ask)
     subject = f"{answers.name}@{answers.version}"
     if as_json:
         print_json({"name": answers.name, "version": answers.version, "digest": answers.digest,
@@ -144,12 +144,14 @@ def _keyids(envelope: bytes) -> Sequence[str]:
         return ()
 
 
-def _checked(answers: _Answers, keychain: Keychain, digest: str | None = None) -> _Verified:
+async def _checked(client: AsyncClient, answers: _Answers, keychain: Keychain, digest: str | None = None) -> _Verified:
     """Check the digest of a version, which must be `digest` unless that is None, and its statements.
 
-    Raise CheckFailed if the files do not have the digest.
+    If the version has not passed its policy, ask the registry why. Raise CheckFailed if the files do not have the
+    digest.
     """
     from skillery.proof.dsse import ErrorsAbout
+    from skillery.proof.locks import says_passed
     from skillery.proof.statements import check_files, check_statement
 
     subject = f"{answers.name}@{answers.version}"
@@ -171,7 +173,20 @@ def _checked(answers: _Answers, keychain: Keychain, digest: str | None = None) -
         each for each in statements if each.predicate in valid_words and keychain.revoked.issuperset(each.keyids)
     ]
     rest = [statement for statement in statements if statement not in replaced]
-    return _Verified(keychain.present, statements, replaced, _problem(subject, rest, keychain.revoked))
+    problem = _problem(subject, rest, keychain.revoked)
+    if problem is None and not any(says_passed(statement.predicate, statement.stated) for statement in rest):
+        problem = await _missing(client, answers)
+    return _Verified(keychain.present, statements, replaced, problem)
+
+
+async def _missing(client: AsyncClient, answers: _Answers) -> str:
+    """Return the first need of its policy that a version does not meet, and the remedy."""
+    explained = await client.explain_policy(answers.name, version=answers.version)
+    subject = f"{answers.name}@{answers.version} has not passed its policy"
+    for need in explained["needs"]:
+        if need["missing"]:
+            return f"{subject} {explained['policy']}; missing: {need['missing']}\n{need['hint']}"
+    return f"{subject}: it waits for a review or was yanked"
 
 
 def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
@@ -207,16 +222,12 @@ def _signer(statement: CheckedStatement) -> str:
 
 def _problem(subject: str, statements: Sequence[CheckedStatement], revoked: Collection[str]) -> str | None:
     """Return the first problem of the statements together, or None."""
-    from skillery.proof.locks import says_passed
-
     for statement in statements:
         if statement.problem:
             remedy = "" if set(statement.keyids).isdisjoint(revoked) else f": {SIGN_AGAIN}"
             return f"{subject}: the statement '{statement.predicate}' {statement.problem}{remedy}"
     if not any(statement.predicate == "publication" for statement in statements):
         return f"{subject} has no signed publication: the registry had no key when it was published"
-    if not any(says_passed(statement.predicate, statement.stated) for statement in statements):
-        return f"{subject} has not passed its policy: it waits for a review or was yanked, or evidence was withdrawn"
     return None
 
 
@@ -240,7 +251,8 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
         verified_lock(path, keychain)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
-            _refuse(_checked(await _read_answers(client, entry["name"], entry["version"]), keychain, entry["digest"]))
+            answers = await _read_answers(client, entry["name"], entry["version"])
+            _refuse(await _checked(client, answers, keychain, entry["digest"]))
         return keychain.present
 
     keys = sorted(lock.keys) if offline else with_client(target, ask)
@@ -261,7 +273,7 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
         keychain = await read_keychain(client, pinned)
         for skill, marks in installed:
             answers = await _read_answers(client, skill.name, skill.version)
-            _refuse(_checked(answers, keychain, skill.digest))
+            _refuse(await _checked(client, answers, keychain, skill.digest))
             await _compare(client, answers, folder / skill.name, marks)
         return keychain.present
 
