@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Server, clean_environment
+from tests.conftest import Server, clean_environment, publisher
 
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".tools" / "bin" / "uv"
@@ -20,6 +20,22 @@ from skillery.client import Client
 with Client(sys.argv[1]) as client:
     run = client.run_code("python", "def main(args):\\n    return 6 * 7\\n")
     print(run["output"], len(client.tools("openai")))
+"""
+VERIFY = """
+import importlib, json, pkgutil, sys
+import httpx, skillery.proof
+for module in pkgutil.iter_modules(skillery.proof.__path__, "skillery.proof."):
+    importlib.import_module(module.name)
+from skillery.proof.keychains import follow
+from skillery.proof.locks import choose_proof
+from skillery.proof.statements import check_files
+
+url, name, digest = sys.argv[1:]
+statements = json.loads(httpx.get(url + skillery.proof.KEYS_ADDRESS).content)["statements"]
+keys = follow([json.dumps(statement, separators=(",", ":")).encode() for statement in statements]).trusted
+check_files(httpx.get(f"{url}/skills/{name}/1.0.0.files").content, digest)
+envelopes = httpx.get(f"{url}/skills/{name}/1.0.0.intoto.jsonl").content.splitlines()
+print(choose_proof(envelopes, keys, name, "1.0.0", digest).signer)
 """
 
 
@@ -52,3 +68,16 @@ def test_it_requires_httpx_and_msgspec_alone(python: Path) -> None:
 
     assert [line.partition("<")[0].partition(">")[0] for line in asked.split()] == ["httpx", "msgspec"]
     assert "No module named 'skillery.app'" in others.stderr
+
+
+@pytest.mark.full
+def test_the_client_with_its_extra_verifies_versions(python: Path, sqlite_server: Server, new_name: str) -> None:
+    digest = publisher(sqlite_server.rpc)(new_name)["digest"]
+    (wheel,) = python.parents[2].glob("*.whl")
+    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python]
+    extra = f"skillery-client[verify] @ {wheel.as_uri()}"
+    subprocess.run([*install, "--constraint", ROOT / "requirements.lock", extra], check=True, cwd=wheel.parent)
+    command: list[str | Path] = [python, "-I", "-c", VERIFY, sqlite_server.url, new_name, digest]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(), cwd="/")
+
+    assert (ran.stdout, ran.stderr) == ("local\n", "")
