@@ -190,7 +190,7 @@ def test_the_story_of_a_reviewer_publishes_after_two_approvals(
 def test_the_story_of_an_auditor_ends_without_a_server(start_server: Callable[..., Server], folder: Path) -> None:
     server = start_server(env={**ASKS_FOR_TOKENS, "SKILLERY_SEALS_SECONDS": "0.3"})
     token = run_as_user("skillery token create --name agent --agent --scope read,run", server, folder).split()[0]
-    runs, exports, verifies = blocks_of(PROOF, "The story of an auditor")
+    runs, exports, verifies, sums = blocks_of(PROOF, "The story of an auditor")
     run_as_user(runs, server, folder, SKILLERY_TOKEN=token)
     agent = Rpc(server.url, token)
     [run] = agent("list_runs")["runs"]
@@ -201,6 +201,7 @@ def test_the_story_of_an_auditor_ends_without_a_server(start_server: Callable[..
 
     assert f"ok\t{run['run_id']}\tcompleted\tagent\ttext.csv.profile@1.0.0\t" in printed
     assert "skillery.lock: 1 skill is verified" in printed
+    assert run_as_user(sums, server, folder) == "profile.files: OK\norders.csv: OK\n"
     statement = folder / "runs.jsonl"
     content = statement.read_bytes()
     statement.write_bytes(content.replace(b'"sig":"', b'"sig":"A', 1))
