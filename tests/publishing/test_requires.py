@@ -128,6 +128,9 @@ def test_locks_and_installations_have_the_required_skills(sqlite_rpc: Rpc, new_n
     ]
     assert rpc("verify_lock", lock=locked)["ok"]
     assert len(rpc("resolve_skills", skills=[top + "@1"], required=False)["lock"]) == 1
+    chosen = rpc("resolve_skills", skills=[f"{base}@>=1", f"{top}@^1"], required_by=f"{new_name}.new")["lock"]
+    assert [(each["name"], each["version"]) for each in chosen] == [(base, "1.0.0"), (top, "1.0.0")]
+    assert rpc.error("resolve_skills", skills=[base], required_by=base)["data"]["type"] == "requires_cycle"
     assert "two versions" in rpc.error("resolve_skills", skills=[f"{top}@1", f"{base}@1.1"])["message"]
 
     page = rpc.http.get(f"/s/{top}@1.0.0").text
@@ -302,7 +305,7 @@ def compare(connection: Connection, outcomes: set[bool]) -> None:
                 insert_version(connection, name, f"{major}.0.0", needs[name, major], skill_id)
         root = {name: chance.choice(RANGES) for name in chance.sample(names, 2)}
         try:
-            closure = choose(connection, Identity("ann"), f"w{number}.root", root)
+            closure = choose(connection, Identity("ann"), f"w{number}.root", root.items())
         except RequiresUnsolvable:
             closure = None
         choices = itertools.product((None, 1, 2, 3), repeat=len(names))

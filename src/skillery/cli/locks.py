@@ -183,7 +183,8 @@ async def resolve_lock(client: AsyncClient, skills: Sequence[str], *, required: 
     of `skills` does not matter.
     """
     # A server of an earlier release does not have the param.
-    answer = await client.resolve_skills(skills=list(skills), **({} if required else {"required": False}))
+    options: Any = {} if required else {"required": False}
+    answer = await client.resolve_skills(skills=list(skills), **options)
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 

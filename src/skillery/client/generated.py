@@ -2968,11 +2968,14 @@ def list_labels(
     return params_of(locals())
 
 
-def resolve_skills(self: Any, skills: list[str], *, required: bool | None = None) -> Lock:
+def resolve_skills(
+    self: Any, skills: list[str], *, required: bool | None = None, required_by: str | None = None
+) -> Lock:
     """Resolve skills to exact versions and digests, as a lock.
 
     skills: 'name' or 'name@version spec' each, at most 1000
     required: Whether the lock has the skills that they require too
+    required_by: Skill name
     """
     return params_of(locals())
 

@@ -320,3 +320,12 @@ class TableReader(Shapes):
             if is_open_to_anybody(pattern):
                 self.warnings.append(f"{where}: strangers can register names below '{pattern.host}'; list the hosts")
         return patterns.values()
+
+
+def ranges_in(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ranges of versions that a manifest requires, by the names of their skills. Return {} if its table
+    `requires` is not valid: a version from before required skills may have a table that means nothing.
+    """
+    tables = TableReader(dict(manifest))
+    ranges = tables.requires()
+    return {} if tables.problems else ranges

@@ -115,6 +115,19 @@ def parse_version_spec(text: str | None) -> VersionSpec:
     return _parse_range(stripped) if label_problem(stripped) else Label(stripped)
 
 
+def selects(spec: VersionSpec, precedence: bytes, *, is_release: bool) -> bool:
+    """Return whether a version or a range of versions selects a version of this precedence."""
+    if isinstance(spec, Exact):
+        return precedence == spec.version.precedence
+    segments = spec.segments if isinstance(spec, Range) else ()
+    return any(
+        segment.release == is_release
+        and segment.low <= precedence
+        and (segment.high is None or precedence < segment.high)
+        for segment in segments
+    )
+
+
 def parse_reference(text: str) -> tuple[str, VersionSpec]:
     """Return name and version spec of a reference such as `name` or `name@<version spec>`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
+from skillery.registry.required_choice import choose
 from skillery.registry.requires import closure_of_row, ranges_of
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.revocations import require_harmless
@@ -99,9 +100,19 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
                 param="skills",
                 skill=text,
             )
-    return Lock(
-        [Locked(row.name, row.version, row.digest, row.status, [*ranges_of(row)] or UNSET) for row in rows.values()]
-    )
+    return _lock_of(rows.values())
+
+
+def _lock_of(rows: Iterable[VersionRow]) -> Lock:
+    return Lock([Locked(row.name, row.version, row.digest, row.status, [*ranges_of(row)] or UNSET) for row in rows])
+
+
+def lock_required(connection: Connection, identity: Identity, name: str, texts: Sequence[str]) -> Lock:
+    """Return the versions that publishing would choose now for a skill `name` that requires these references. Raise the
+    errors of `choose`.
+    """
+    needs = [(parse_reference(text)[0], text.partition("@")[2] or "*") for text in texts]
+    return _lock_of(each.row for each in choose(connection, identity, name, needs))
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:
@@ -188,10 +199,16 @@ class ResolveSkills(Params, frozen=True, kw_only=True):
 
     skills: Annotated[list[str], about("'name' or 'name@version spec' each, at most 1000")]
     required: Annotated[bool, about("Whether the lock has the skills that they require too", default=True)] = True
+    required_by: Annotated[
+        SkillName, about("Choose the versions that publishing would choose for a skill of this name that requires them")
+    ] = ""
 
 
 async def resolve_skills(registry: Registry, identity: Identity, params: ResolveSkills) -> Lock:
-    work = partial(lock_skills, identity=identity, texts=params.skills, required=params.required)
+    if params.required_by:
+        work = partial(lock_required, identity=identity, name=params.required_by, texts=params.skills)
+    else:
+        work = partial(lock_skills, identity=identity, texts=params.skills, required=params.required)
     # Slow: a request may ask for a thousand look-ups.
     return await registry.read_page(work)
 

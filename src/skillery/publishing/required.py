@@ -28,7 +28,7 @@ def required_by(
     manifest = bundle.manifest
     if not manifest.requires:
         return ()
-    closure = choose(connection, identity, manifest.name, manifest.requires, visibility)
+    closure = choose(connection, identity, manifest.name, manifest.requires.items(), visibility)
     lock = lock_of(bundle)
     pins = {f"'{manifest.name}'": read_lock(lock)} if lock is not None else {}
     conflict = clash(pins | dict(_pins(connection, storage, closure)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_requires
 from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
 from skillery.formats.manifest_tables import MOST_REQUIRED
-from skillery.formats.version_spec import Exact, Range, VersionSpec, parse_version_spec
+from skillery.formats.version_spec import VersionSpec, parse_version_spec, selects
 from skillery.registry.requires import Required, is_open, read_rows
 from skillery.registry.resolution import skill_not_found
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
@@ -36,16 +36,7 @@ class Need(NamedTuple):
     by: str
 
     def allows(self, version: Candidate) -> bool:
-        spec = _parsed(self.spec)
-        if isinstance(spec, Exact):
-            return version.precedence == spec.version.precedence
-        segments = spec.segments if isinstance(spec, Range) else ()
-        return any(
-            segment.release == version.is_release
-            and segment.low <= version.precedence
-            and (segment.high is None or version.precedence < segment.high)
-            for segment in segments
-        )
+        return selects(_parsed(self.spec), version.precedence, is_release=version.is_release)
 
 
 class Candidate(NamedTuple):
@@ -146,16 +137,17 @@ def choose(
     connection: Connection,
     identity: Identity,
     name: str,
-    requires: Mapping[str, str],
+    requires: Iterable[tuple[str, str]],
     visibility: Visibility = "private",
 ) -> list[Required]:
     """Return the versions that a new version of the skill `name` requires: one for each skill, the direct ones first.
+    `requires` are the names of skills, each with a range.
 
     The identity must see all of them, and so must the callers of a skill with this visibility. Raise RequiresUnknown,
     RequiresUnsolvable, RequiresCycle, RequiresHidden or RequiresDraft.
     """
     provider = Skills(connection, identity, name)
-    needs = [Need(required, spec, f"'{name}'") for required, spec in requires.items()]
+    needs = [Need(required, spec, f"'{name}'") for required, spec in requires]
     try:
         result = Resolver(provider, BaseReporter()).resolve(needs, max_rounds=MOST_ROUNDS)
     except ResolutionImpossible as error:
@@ -168,7 +160,7 @@ def choose(
         TopologicalSorter(children).prepare()
     except CycleError as error:
         raise _cycle(error.args[1][::-1]) from None
-    depths, level = dict[str, int](), sorted(requires)
+    depths, level = dict[str, int](), sorted({need.name for need in needs})
     while level:
         depths |= dict.fromkeys(level, max(depths.values(), default=0) + 1)
         level = sorted({below for each in level for below in children[each]} - depths.keys())

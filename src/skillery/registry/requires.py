@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, insert, null, select
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import skill_versions, skills, version_closure, version_requires
 from skillery.formats.check_results import CheckFinding
-from skillery.formats.manifest_tables import TableReader
+from skillery.formats.manifest_tables import ranges_in
 from skillery.formats.names import is_within, namespace_of
 from skillery.formats.wording import one_line
 from skillery.registry.version_rows import MOST_REASON, VersionRow
@@ -58,10 +58,7 @@ def ranges_of(row: VersionRow) -> dict[str, str]:
     """Return the ranges of versions that a version requires, by the names of their skills."""
     if '"requires"' not in row.manifest_json:
         return {}
-    tables = TableReader({"requires": declared_by(row).requires})
-    ranges = tables.requires()
-    # A version from before required skills may have a table of this name that means nothing.
-    return {} if tables.problems else ranges
+    return ranges_in({"requires": declared_by(row).requires})
 
 
 def calls_of(closure: Iterable[Required]) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ class Mounts:
                 if not closure and isinstance(identity, EvaluatingIdentity):
                     closure = [*identity.closure]
                 hidden += hidden_in(connection, skill.name, closure)
-                chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires)
+                chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires.items())
                 rows += [each.row for each in chosen]
             return rows, hidden
 
