@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,25 @@ def test_agent_does_tasks_with_and_without_the_skill(
     assert written["run_summary"]["delta"]["pass_rate"] == "+0.80"
     assert {run["configuration"] for run in written["runs"]} == {"with_skill", "without_skill", "old_skill"}
     assert KEY not in benchmark.read_text() + ended.out + ended.err
+
+
+@pytest.mark.full
+def test_agent_gets_the_required_skills_of_a_folder(words: Path, evaluate: Callable[..., Ended]) -> None:
+    base = words.parent / "base"
+    shutil.copytree(words, base)
+    shutil.rmtree(base / "evals")
+    (base / "skill.toml").write_text(SKILL_TOML.replace("wordsz", "base"))
+    (words / "skill.toml").write_text(SKILL_TOML + '[requires.skills]\n"team.base" = "^1"\n')
+    (words / "main.py").write_text("from skills.team.base import main\n")
+    options = ("--name", "m", "--trials", 1, "--json")
+    with FakeModel(play=play) as model:
+        ended = evaluate(words, base, "--model", f"{model.url}/v1", *options)
+        missing = evaluate(words, "--model", f"{model.url}/v1", *options)
+
+    assert ended.code == 0, ended.out + ended.err
+    assert ended.json[0]["model"]["summary"]["shares"]["with"]["passed"] == 1
+    assert missing.code == 1
+    assert "requires 'team.base', which does not exist" in missing.json[0]["results"][0]["message"]
 
 
 @pytest.mark.full

@@ -144,3 +144,97 @@ def test_a_plain_name_is_the_skill_and_not_a_folder(
     assert note in ran.err
     assert note in mounted.err
     assert "changed code/main.py" in compared.out
+
+
+REPORT = """
+name = "team.report"
+version = "1.0.0"
+description = "Writes about a text."
+
+[runtime]
+language = "python"
+entrypoint = "code/main.py"
+
+[requires.skills]
+"team.mail" = "^1"
+"team.words" = "^0.1"
+
+[[examples]]
+name = "counts and sends"
+expect = ["from the folder", 2, "sent 2"]
+"""
+REPORT_CODE = """
+from skills.team.mail import send
+from skills.team.words import SOURCE, main as count
+
+def main(args):
+    counted = count({"text": "a b", "top": 1})["words"]
+    return [SOURCE, counted, send(counted)]
+"""
+REPORT_TESTS = """
+import unittest
+
+from skills.team.report import main
+
+class Report(unittest.TestCase):
+    def test_it_sends(self):
+        self.assertEqual(main({})[2], "sent 2")
+"""
+MAIL = """
+from skills.team.words import main as count
+
+def send(words):
+    assert count({"text": "a", "top": 1})["words"] == 1
+    return f"sent {words}"
+
+def main(args):
+    return send(0)
+"""
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """A skill that requires a skill, and a skill with permissions that requires it too."""
+    words, mail, folder = tmp_path / "words", tmp_path / "mail", tmp_path / "report"
+    assert skillery("new", str(words), "--name", "team.words").code == 0
+    (words / "code/main.py").write_text("SOURCE = 'from the registry'\n" + (words / "code/main.py").read_text())
+    for place, toml, code in ((mail, _mail(REPORT), MAIL), (folder, REPORT, REPORT_CODE)):
+        (place / "code").mkdir(parents=True)
+        (place / "SKILL.md").write_text("# Skill: a skill of the team\n")
+        (place / "skill.toml").write_text(toml)
+        (place / "code/main.py").write_text(code)
+    (folder / "tests").mkdir()
+    (folder / "tests/test_report.py").write_text(REPORT_TESTS)
+    return folder
+
+
+def _mail(toml: str) -> str:
+    toml = toml.replace('"team.mail" = "^1"\n', "").replace("team.report", "team.mail").partition("[[examples]]")[0]
+    return f'{toml}[permissions]\nnetwork = ["https://mail.example.com"]\n'
+
+
+@pytest.mark.full
+def test_tests_of_a_folder_mount_required_folders_and_versions(tmp_path: Path, report: Path) -> None:
+    home, words, mail = str(tmp_path / "home"), report.parent / "words", str(report.parent / "mail")
+
+    def test(*arguments: str) -> str:
+        ended = skillery("test", str(report), *arguments, SKILLERY_HOME=home)
+        return ended.out + ended.err
+
+    missing = test()
+    assert "'team.report' requires 'team.mail', which does not exist" in missing
+    assert "Publish it, or give its folder too" in missing
+    assert skillery("publish", str(words), mail, SKILLERY_HOME=home).code == 0
+    assert '+  "from the registry",' in test()
+    main = words / "code/main.py"
+    main.write_text(main.read_text().replace("from the registry", "from the folder"))
+    passed = test(str(words))
+    assert "example counts and sends" in passed
+    assert "test_it_sends" in passed
+    assert "failed" not in passed
+    assert "which this check does not have" not in passed
+    (words / "skill.toml").write_text((words / "skill.toml").read_text().replace('"0.1.0"', '"0.2.0"'))
+    assert "requires 'team.words' ^0.1, and the folder has the version 0.2.0" in test(str(words))
+
+    ran = skillery("run", str(report), SKILLERY_HOME=home)
+    assert "from the registry" in ran.out, ran.err

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from skillery.app.builders import bundle_limits, limit_rules, sources_of
-from skillery.authoring.folder_host import FolderHost
+from skillery.authoring.folder_host import Finder, FolderHost, RequiredSkills, mounted
 from skillery.backends import (
     ALL_SCOPES,
     Failure,
@@ -27,6 +27,7 @@ from skillery.backends import (
     Progress,
     PublishedFile,
     Sandbox,
+    SkillMount,
 )
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import check_npm, refuse_packages
@@ -35,7 +36,7 @@ from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.graders import grade_here
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
-from skillery.formats.npm import NPM_LOCK, NpmLock
+from skillery.formats.npm import NpmLock
 from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.requirements import Pin
 from skillery.formats.scripts import Script, describe_scripts
@@ -43,13 +44,14 @@ from skillery.formats.wording import Problem
 from skillery.plugins import Plugins, load_plugins
 from skillery.plugins.hooks import PluginEvents
 from skillery.publishing.example_runs import ExampleRuns
+from skillery.publishing.folders import SkillFolder
 from skillery.publishing.gate import Gate, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.undeclared import Undeclared
 from skillery.runs.declarations import checked
 from skillery.runs.hints import name_missing_program, with_hint
 from skillery.runs.limits import needs_of, why_refused
-from skillery.runs.packages import lock_in
+from skillery.runs.packages import Needing
 from skillery.runs.redaction import Redaction
 from skillery.runs.trials import Trial, TrialResult, code_job, trial_job
 from skillery.settings.load import Settings
@@ -82,18 +84,27 @@ class FolderRuns:
     """Runs jobs. At most `settings.runs_at_once` run at a time, as on a server."""
 
     def __init__(
-        self, settings: Settings, sandbox: Sandbox, plugins: Plugins, allowed: Allowed, stack: AsyncExitStack
+        self,
+        settings: Settings,
+        sandbox: Sandbox,
+        plugins: Plugins,
+        allowed: Allowed,
+        finder: Finder,
+        stack: AsyncExitStack,
     ) -> None:
-        """`stack` closes the parts that are opened at their first use."""
+        """`finder` finds required skills. `stack` closes the parts that are opened at their first use."""
         self.settings = settings
         self.allowed = allowed
         self.limits = limit_rules(settings)
         self._sandbox = sandbox
         self._events = PluginEvents(plugins.manager, settings.hook_seconds)
         self._stack = stack
+        self._finder = finder
         self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="skillery-")))
         self._packages: FolderPackages | None = None
         self._opening = asyncio.Lock()
+        self._required: RequiredSkills | None = None
+        """The skills that the folder under test requires."""
         self._turns = asyncio.Semaphore(settings.runs_at_once)
 
     def gate(self, timeout_ms: int) -> Gate:
@@ -129,15 +140,15 @@ class FolderRuns:
     async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
         """Run `code` with the files of the trial, without hints and permissions."""
         job, _ = code_job(trial, self.limits, code)
-        return await self._execute(await self._with_packages(trial, job), Permissions())
+        return await self.execute(await self.complete(job, trial.manifest), Permissions())
 
     async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
         """Run files that are not published. The result has no run id, because nothing is recorded."""
         job, failure = trial_job(trial, self.limits)
         if failure is not None:
             return TrialResult("", Outcome(failure=failure))
-        job_or_failure = await self._with_packages(trial, job)
-        outcome = await self._execute(job_or_failure, trial.permissions)
+        job_or_failure = await self.complete(job, trial.manifest, trial.script)
+        outcome = await self.execute(job_or_failure, trial.permissions)
         return TrialResult("", name_missing_program(job, with_hint(job, outcome, trial.why_less)))
 
     async def run_tests(self, job: Job, permissions: Permissions, on_progress: Callable[[Progress], None]) -> Outcome:
@@ -145,7 +156,17 @@ class FolderRuns:
         permissions = permissions if self.allowed.permits(permissions) else Permissions()
         network = tuple(pattern.text for pattern in permissions.network)
         job = msgspec.structs.replace(job, network=network)
-        return with_hint(job, await self._execute(job, permissions, on_progress))
+        return with_hint(job, await self.execute(job, permissions, on_progress))
+
+    async def require(self, gate: Gate, skill: SkillFolder) -> None:
+        """Find the skills that a folder requires. Further runs mount them. Raise the errors of `Finder.find`."""
+        required = await self._finder.find(skill)
+        self._required = await mounted(self, gate, required) if required else None
+
+    def required_by(self, manifest: Manifest) -> tuple[tuple[SkillMount, ...], list[Needing]]:
+        """Return the mounts of the skills that a skill requires, and those that are imported, for their packages."""
+        required = self._required.of(manifest) if self._required is not None else []
+        return tuple(skill.mount for skill in required), [skill.needing for skill in required if not skill.mount.stub]
 
     async def packages(self) -> FolderPackages:
         """Return the locks and environments. The first call opens them, because most folders do not need them. Raise
@@ -165,19 +186,24 @@ class FolderRuns:
         declares = runtime is not None and bool(runtime.dependencies or runtime.requires_python)
         return declares or any(environment.default for environment in self.settings.environments.values())
 
-    async def _with_packages(self, trial: Trial, job: Job) -> Job | Failure:
-        if not self.needs_packages(trial.manifest) and lock_in(trial.folder, NPM_LOCK) is None:
+    async def complete(self, job: Job, manifest: Manifest, script: str = "") -> Job | Failure:
+        """Return the job with the skills that its skill requires, and with the packages of all of them."""
+        mounts, needing = self.required_by(manifest)
+        skills = [Needing(manifest.name, manifest, job.skills[0].folder), *needing]
+        job = msgspec.structs.replace(job, skills=(*job.skills, *mounts))
+        if not self.needs_packages(manifest) and not any(skill.locked or skill.npm_lock for skill in skills):
             return job
-        return await (await self.packages()).in_job(trial, job)
+        return await (await self.packages()).in_job(job, skills, script)
 
-    async def _execute(
+    async def execute(
         self,
         job: Job | Failure,
         permissions: Permissions,
         on_progress: Callable[[Progress], None] | None = None,
+        caller: FolderHost | None = None,
     ) -> Outcome:
         """Run a job with the permitted secrets, and without their values in the outcome. A Failure is returned as an
-        outcome.
+        outcome. `caller` is the host of the run whose code calls this run: it waits, so that no turn is needed.
         """
         if isinstance(job, Failure):
             return Outcome(failure=job)
@@ -188,12 +214,14 @@ class FolderRuns:
             return Outcome(failure=Failure(FailureType.SECRET_MISSING, text))
         secrets = {name: value for name, value in values.items() if value is not None}
         job = msgspec.structs.replace(job, environment=secrets)
-        async with self._turns:
+        async with self._turns if caller is None else nullcontext():
             refusal = await self._refusal(job)
             if refusal is not None:
                 return Outcome(failure=refusal)
             with TemporaryDirectory(prefix="skillery-") as blobs:
-                outcome = await checked(await self._sandbox.run(job, FolderHost(Path(blobs), job, on_progress)))
+                host = caller.for_called(job) if caller else FolderHost(Path(blobs), job, on_progress)
+                host.calls = self._required.calls(host, job) if self._required is not None else None
+                outcome = await checked(await self._sandbox.run(job, host))
         return Redaction(secrets).outcome(outcome) if secrets else outcome
 
     async def _refusal(self, job: Job) -> Failure | None:
@@ -267,9 +295,9 @@ class _Locks:
 
 
 @asynccontextmanager
-async def open_runs(settings: Settings, allowed: Allowed = NOTHING) -> AsyncIterator[FolderRuns]:
-    """Context manager: open the sandbox of the settings. The sandbox starts in the background. Raise StartupError if it
-    cannot be opened.
+async def open_runs(settings: Settings, finder: Finder, allowed: Allowed = NOTHING) -> AsyncIterator[FolderRuns]:
+    """Context manager: open the sandbox of the settings, which starts in the background. `finder` finds required
+    skills. Raise StartupError if the sandbox cannot be opened.
     """
     plugins = load_plugins(settings.plugins_folder)
     sandbox: Sandbox = plugins.open("sandbox", settings)
@@ -279,4 +307,4 @@ async def open_runs(settings: Settings, allowed: Allowed = NOTHING) -> AsyncIter
         # The first run reports an error of the start.
         stack.push_async_callback(asyncio.wait, {starting})
         await asyncio.sleep(0)  # the process of the sandbox starts now, while the caller imports further modules
-        yield FolderRuns(settings, sandbox, plugins, allowed, stack)
+        yield FolderRuns(settings, sandbox, plugins, allowed, finder, stack)

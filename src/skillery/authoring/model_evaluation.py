@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from skillery.authoring.folder_host import Finder
 from skillery.authoring.own_tests import read_folder
 from skillery.client import AnsweredError, AsyncClient, InternalError
 from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
@@ -80,11 +81,17 @@ OpenRegistry = Callable[[Sequence[SkillFolder]], AbstractAsyncContextManager[Asy
 
 
 async def evaluate_with_model(
-    folder: Path, suite: Suite, plan: ModelPlan, registry: Registry | None, open_registry: OpenRegistry
+    folder: Path,
+    suite: Suite,
+    plan: ModelPlan,
+    registry: Registry | None,
+    finder: Finder,
+    open_registry: OpenRegistry,
 ) -> ModelResults:
     """Try the tasks of a folder. With `registry`, let the model also choose a skill for each prompt of the suite.
 
-    Blocking: the folders are read in this thread. Raise the errors of `read_folder`, and those of publishing.
+    Blocking: the folders are read in this thread. Raise the errors of `read_folder`, of `Finder.find`, and those of
+    publishing.
     """
     skills: dict[Arm, SkillFolder] = {"with": _read(folder)}
     if plan.before is not None:
@@ -99,9 +106,8 @@ async def evaluate_with_model(
         if tasks:
             opened = {}
             for arm, skill in skills.items():
-                manifest, copied = agent_copy(skill.manifest, skill.files)
-                copy = skill._replace(manifest=manifest, files=copied)
-                opened[arm] = await stack.enter_async_context(open_registry([copy]))
+                copies = [_agent_copy(each) for each in (*await finder.find(skill), skill)]
+                opened[arm] = await stack.enter_async_context(open_registry(copies))
             await work.open(opened, skills, files)
         prompts = [case for case in suite.cases if case.kind == "trigger"]
         choosing = work.choosing(prompts, skills["with"], registry, seed) if registry else ()
@@ -118,6 +124,11 @@ async def evaluate_with_model(
         problems=tuple(problems),
         tokens=work.budget.used,
     )
+
+
+def _agent_copy(skill: SkillFolder) -> SkillFolder:
+    manifest, files = agent_copy(skill.manifest, skill.files)
+    return skill._replace(manifest=manifest, files=files)
 
 
 def _finished(row: Tried) -> Finished:

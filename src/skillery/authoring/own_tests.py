@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from skillery.authoring.folder_host import no_stored_lock
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
 from skillery.authoring.lint import lint, placed, search_line
 from skillery.authoring.results import Report, Result, Status, example_results, failed_checks, update_expectations
@@ -23,7 +24,6 @@ from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import import_name
-from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.texts import new_run_id
 from skillery.formats.wording import problems_of
@@ -77,10 +77,12 @@ async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int, *, enable
 
 
 async def _packages(runs: FolderRuns, bundle: Bundle, framework: Framework) -> tuple[PackageMount, ...]:
+    required = runs.required_by(bundle.manifest)[1]
     if framework == "pytest":
-        return await (await runs.packages()).with_pytest(bundle)
-    has_packages = runs.needs_packages(bundle.manifest) or any(locks_of(bundle))
-    return await (await runs.packages()).of_bundle(bundle) if has_packages else ()
+        return await (await runs.packages()).with_pytest(bundle, required)
+    locked = any(locks_of(bundle)) or any(skill.locked for skill in required)
+    has_packages = locked or runs.needs_packages(bundle.manifest)
+    return await (await runs.packages()).of_bundle(bundle, required) if has_packages else ()
 
 
 async def _run(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:
@@ -158,7 +160,7 @@ def _job(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: i
         run_id=new_run_id(),
         call=CodeCall(CODE.read_text("utf-8"), "main"),
         args=msgspec.json.encode(args),
-        skills=(SkillMount(manifest.name, mounted.folder, entrypoint),),
+        skills=(SkillMount(manifest.name, mounted.folder, entrypoint), *runs.required_by(manifest)[0]),
         limits=runs.limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None),
         packages=mounted.packages,
     )
@@ -211,7 +213,7 @@ async def test_folder(
     gate = runs.gate(timeout_ms)
     try:
         skill, skill_md, notes = await asyncio.to_thread(read_folder, folder, allow_unknown)
-        bundle, findings = await _checked(gate, skill, skill_md)
+        bundle, findings = await _checked(runs, gate, skill, skill_md)
     except InvalidParams as error:
         return Report(str(folder), "", "", failed_checks(problems_of(error), error.hint))
     except SkilleryError as error:
@@ -249,15 +251,14 @@ def read_folder(folder: Path, allow_unknown: bool) -> tuple[SkillFolder, str | S
     return skill, skill.skill_md, []
 
 
-async def _checked(gate: Gate, skill: SkillFolder, skill_md: str | SkillMd) -> tuple[Bundle, tuple[CheckFinding, ...]]:
+async def _checked(
+    runs: FolderRuns, gate: Gate, skill: SkillFolder, skill_md: str | SkillMd
+) -> tuple[Bundle, tuple[CheckFinding, ...]]:
     bundle = await gate.bundle(AUTHOR.name, skill.manifest, skill_md, skill.files)
-    bundle, scan = await gate.locked(AUTHOR.name, bundle, skill.files, None, _kept)
+    await runs.require(gate, skill)
+    bundle, scan = await gate.locked(AUTHOR.name, bundle, skill.files, None, no_stored_lock)
     publication = publication_of(bundle, AUTHOR)
     return bundle, await gate.findings(publication, bundle, scan, AUTHOR, _judge, trials=True)
-
-
-async def _kept(name: str, version: Version, path: str = "") -> tuple[str, bytes | None]:
-    return "", None
 
 
 async def _judge(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:

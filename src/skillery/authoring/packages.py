@@ -43,7 +43,6 @@ from skillery.publishing.folders import SkillFolder
 from skillery.publishing.gate import PublishingRules
 from skillery.publishing.package_locks import lock_of, locks_of
 from skillery.runs.packages import Needing, chosen_for, packages_for
-from skillery.runs.trials import Trial
 from skillery.settings.groups import Quotas
 from skillery.settings.load import Settings
 
@@ -63,30 +62,32 @@ class FolderPackages:
         self.named = named
         self._environments = environments
 
-    async def in_job(self, trial: Trial, job: Job) -> Job | Failure:
-        """Return the job of a trial with its packages, chosen as on a server. Return a Failure if they cannot be
-        installed.
+    async def in_job(self, job: Job, skills: Sequence[Needing], script: str = "") -> Job | Failure:
+        """Return the job with the packages of its skills, chosen as on a server. The first skill is the one whose
+        `script` or entrypoint runs. Return a Failure if the packages cannot be installed.
         """
-        skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
-        chosen, wait_ms = chosen_for(self.named.defined, trial.manifest, script=trial.script), int(BUILD_SECONDS * 1000)
+        manifest, wait_ms = skills[0].manifest, int(BUILD_SECONDS * 1000)
+        chosen = chosen_for(self.named.defined, manifest, script=script)
         packages = await packages_for(self._environments, self.named, chosen, skills, wait_ms)
         return packages.failure or packages.in_job(job)
 
-    async def of_bundle(self, bundle: Bundle) -> tuple[PackageMount, ...]:
-        """Return the packages of the bundle, or of the default environment."""
-        return await self._mounts(await self._lock_in(bundle) or b"", bundle)
+    async def of_bundle(self, bundle: Bundle, required: Sequence[Needing] = ()) -> tuple[PackageMount, ...]:
+        """Return the packages of the bundle, or of the default environment, and those of the required skills."""
+        locks = [await self._lock_in(bundle) or b"", *(lock.content for skill in required if (lock := skill.locked))]
+        return await self._mounts(locks, bundle)
 
-    async def with_pytest(self, bundle: Bundle) -> tuple[PackageMount, ...]:
-        """Return the packages of the bundle in the versions of its lock, and pytest.
+    async def with_pytest(self, bundle: Bundle, required: Sequence[Needing] = ()) -> tuple[PackageMount, ...]:
+        """Return the packages of the bundle and of the required skills in the versions of their locks, and pytest.
 
         If the lock has pytest, its version is used. Raise PackagesNotOffered if pytest cannot be found.
         """
         lock = await self._lock_in(bundle)
-        pins = read_lock(lock) if lock is not None else ()
+        pins = list(read_lock(lock) if lock is not None else ())
+        pins += [pin for skill in required if skill.locked for pin in skill.locked.pins]
         if any(pin.name == "pytest" for pin in pins):
-            return await self._mounts(lock or b"", bundle)
+            return await self.of_bundle(bundle, required)
         try:
-            return await self._mounts(await self.locks.make([*_exact(pins), "pytest"]), bundle)
+            return await self._mounts([await self.locks.make([*_exact(pins), "pytest"])], bundle)
         except PackagesNotOffered as error:
             hint = "Set packages.index_urls or packages.wheelhouse, or write the tests with unittest."
             raise PackagesNotOffered(f"the tests need pytest, but {error.message}", hint=hint) from None
@@ -105,11 +106,11 @@ class FolderPackages:
             raise Unavailable(lock.message)
         return lock.content
 
-    async def _mounts(self, lock: bytes, bundle: Bundle) -> tuple[PackageMount, ...]:
-        """Return the packages of a lock of Python, and those of npm that the bundle has locked."""
+    async def _mounts(self, locks: Sequence[bytes], bundle: Bundle) -> tuple[PackageMount, ...]:
+        """Return the packages of locks of Python, and those of npm that the bundle has locked."""
         npm_locks = [other for other in locks_of(bundle) if is_npm_lock(other)]
         mounts = []
-        for content in ([lock] if read_lock(lock) else []) + npm_locks:
+        for content in [*(lock for lock in dict.fromkeys(locks) if read_lock(lock)), *npm_locks]:
             mount = await self._environments.ready(content, BUILD_SECONDS)
             if isinstance(mount, Failure):
                 raise Unavailable(mount.message)
@@ -118,7 +119,7 @@ class FolderPackages:
 
 
 def _exact(pins: Sequence[Pin]) -> list[str]:
-    return [f"{pin.name}=={pin.version}" for pin in pins]
+    return [*dict.fromkeys(f"{pin.name}=={pin.version}" for pin in pins)]
 
 
 async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> FolderPackages:

@@ -16,7 +16,6 @@ from skillery.cli.options import (
     Target,
     allow_unknown_option,
     folders_argument,
-    home_options,
     json_option,
     target_options,
 )
@@ -142,7 +141,7 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
     help="Give runs the secrets of the skill, from lines NAME=value.",
 )
 @allow_unknown_option
-@home_options
+@target_options
 @json_option
 def test(
     folders: Sequence[Path],
@@ -157,7 +156,8 @@ def test(
 ) -> None:
     """Test the skill in each DIR: the checks of `skillery publish`, its examples and its tests/ in the sandbox.
 
-    Nothing is published and no registry is opened. The settings choose the sandbox and its limits.
+    Nothing is published. Skills that a skill requires are other DIRs, or else come from the registry, which is not
+    opened otherwise. The settings choose the sandbox and its limits.
     """
     import asyncio
 
@@ -168,7 +168,7 @@ def test(
     allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
     session = _Session(folders, timeout_ms, allowed, update=update, allow_unknown=allow_unknown, as_json=as_json)
     with signals_interrupt():
-        is_passed = asyncio.run(session.run(settings, watch=watch))
+        is_passed = asyncio.run(session.run(settings, target, watch=watch))
     if not is_passed:
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -207,14 +207,17 @@ class _Session(NamedTuple):
     allow_unknown: bool
     as_json: bool
 
-    async def run(self, settings: Settings, *, watch: bool) -> bool:
+    async def run(self, settings: Settings, target: Target, *, watch: bool) -> bool:
         """Test all folders, and return whether everything passed. With `watch`, test changed folders again until
         interrupted.
         """
         from skillery.authoring.development import changes
+        from skillery.authoring.folder_host import Finder
         from skillery.authoring.folder_runs import open_runs
+        from skillery.cli.connection import connect
 
-        async with open_runs(settings, self.allowed) as runs:
+        finder = Finder(self.folders, lambda: connect(target))
+        async with open_runs(settings, finder, self.allowed) as runs:
             if not watch:
                 return await self._round(runs, self.folders)
             async for changed in changes(self.folders):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -29,6 +30,7 @@ from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
     from skillery.authoring.evaluation import Evaluation, Findability
+    from skillery.authoring.folder_host import Finder
     from skillery.authoring.model_evaluation import ModelPlan, Registry
     from skillery.client import AsyncClient
     from skillery.settings.load import Settings
@@ -105,7 +107,7 @@ def evaluate(
         raise click.UsageError("--before is another version of one folder: give one DIR")
     settings = target.load().settings
     show_log(settings)
-    session = _Session(folders, timeout_ms, allow_unknown, plan)
+    session = _Session(folders, timeout_ms, allow_unknown, plan, target)
 
     async def searching(client: AsyncClient) -> list[Evaluation]:
         return await session.run(settings, client)
@@ -129,11 +131,14 @@ class _Session(NamedTuple):
     timeout_ms: int
     allow_unknown: bool
     plan: ModelPlan | None
+    target: Target
 
     async def run(self, settings: Settings, client: AsyncClient | None) -> list[Evaluation]:
         """Return the evaluation of each folder. With a client, the prompts of the suites are searched."""
         from skillery.authoring.evaluation import SEARCHED, evaluate_folder
+        from skillery.authoring.folder_host import Finder
         from skillery.authoring.folder_runs import open_runs
+        from skillery.cli.connection import connect
         from skillery.evaluations.choices import Candidate
 
         async def search(prompt: str) -> list[Candidate]:
@@ -142,7 +147,8 @@ class _Session(NamedTuple):
             return [Candidate(skill["name"], skill["description"]) for skill in page["skills"]]
 
         find = search if client is not None else None
-        async with open_runs(settings) as runs:
+        finder = Finder(self.folders, lambda: connect(self.target) if client is None else nullcontext(client))
+        async with open_runs(settings, finder) as runs:
             evaluations = [
                 await evaluate_folder(runs, folder, self.timeout_ms, find, allow_unknown=self.allow_unknown)
                 for folder in self.folders
@@ -156,12 +162,18 @@ class _Session(NamedTuple):
             skills = (await client.list_skills(limit=100))["skills"]
             registry = Registry(search, [Candidate(skill["name"], skill["description"]) for skill in skills])
         return [
-            await self._with_model(self.plan, settings, *pair, registry)
+            await self._with_model(self.plan, settings, *pair, registry, finder)
             for pair in zip(self.folders, evaluations, strict=True)
         ]
 
     async def _with_model(
-        self, plan: ModelPlan, settings: Settings, folder: Path, evaluation: Evaluation, registry: Registry | None
+        self,
+        plan: ModelPlan,
+        settings: Settings,
+        folder: Path,
+        evaluation: Evaluation,
+        registry: Registry | None,
+        finder: Finder,
     ) -> Evaluation:
         """Add the results of the model, unless the folder has failed already."""
         from skillery.authoring.model_evaluation import evaluate_with_model
@@ -170,7 +182,7 @@ class _Session(NamedTuple):
         if not evaluation.ok:
             return evaluation
         open_registry = functools.partial(temporary_client, settings)
-        results = await evaluate_with_model(folder, evaluation.suite, plan, registry, open_registry)
+        results = await evaluate_with_model(folder, evaluation.suite, plan, registry, finder, open_registry)
         return msgspec.structs.replace(evaluation, model=results)
 
 

@@ -180,9 +180,11 @@ def with_skills(
     """Call `work` with a client and the references of the skills (NAME@VERSION), and return its result.
 
     If one of the skills is a folder, the client uses a temporary registry in this process. This registry has the
-    folders, and copies of the other skills. Raise UsageError if a skill is a folder and --url is given.
+    folders, copies of the other skills, and the skills that all of them require. Raise UsageError if a skill is a
+    folder and --url is given.
     """
-    from skillery.cli.connection import with_client
+    from skillery.authoring.folder_host import Finder
+    from skillery.cli.connection import connect, with_client
 
     folders = folders_in(skills)
     if not folders:
@@ -192,7 +194,9 @@ def with_skills(
 
     async def connected() -> T:
         loaded = await _read(target, skills, folders)
-        async with temporary_client(target.load().settings, loaded) as client:
+        finder = Finder(loaded, lambda: connect(target))
+        required = {str(each.manifest["name"]): each for skill in loaded for each in await finder.find(skill)}
+        async with temporary_client(target.load().settings, [*required.values(), *loaded]) as client:
             references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in loaded]
             return await work(client, references)
 
@@ -202,32 +206,17 @@ def with_skills(
 
 async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> list[SkillFolder]:
     """Return the skills in their order: folders from the disk, others from the registry."""
+    from skillery.authoring.folder_host import published_skill
     from skillery.cli.connection import connect
     from skillery.publishing.folders import read_skill_folder
 
-    skills_by_text = {text: read_skill_folder(Path(text)) for text in folders}
-    if len(skills_by_text) < len(set(skills)):
+    loaded = {text: read_skill_folder(Path(text)) for text in folders}
+    if len(loaded) < len(set(skills)):
         async with connect(target) as client:
-            skills_by_text |= {text: await _published(client, text) for text in skills if text not in skills_by_text}
-    return [skills_by_text[text] for text in skills]
-
-
-async def _published(client: AsyncClient, reference: str) -> SkillFolder:
-    """Return a copy of a published skill."""
-    import base64
-
-    from skillery.formats.bundle import BundleFile
-    from skillery.publishing.folders import SkillFolder
-
-    name, version = name_and_version(reference, None)
-    described: Any = (await client.describe_skill(name=name, version=version, detail="full"))["skill"]
-    digest, files = described["digest"], []
-    for file in described["files"]:
-        answer: Any = await client.read_skill_file(name=name, version=digest, path=file["path"])
-        content = answer["content"]
-        raw = base64.b64decode(content) if answer["encoding"] == "base64" else content.encode()
-        files.append(BundleFile(file["path"], raw, file["executable"]))
-    return SkillFolder(described["manifest"], described["skill_md"], files, [])
+            for text in skills:
+                if text not in loaded:
+                    loaded[text] = await published_skill(client, *name_and_version(text, None))
+    return [loaded[text] for text in skills]
 
 
 @asynccontextmanager

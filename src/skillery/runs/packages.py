@@ -38,8 +38,12 @@ class Needing(NamedTuple):
         return lock_in(self.folder, self.lock) if declares else None
 
     @property
+    def npm_lock(self) -> _Lock | None:
+        return lock_in(self.folder, NPM_LOCK)
+
+    @property
     def may_have_packages(self) -> bool:
-        return bool(self.manifest.runtime or self.locked or lock_in(self.folder, NPM_LOCK))
+        return bool(self.manifest.runtime or self.locked or self.npm_lock)
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
@@ -160,7 +164,7 @@ def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock
     if failure is not None:
         return failure
     _check_clash({owner: lock.pins for owner, lock in locks.items()})
-    of_npm |= {f"'{skill.name}'": lock for skill in skills if (lock := lock_in(skill.folder, NPM_LOCK))}
+    of_npm |= {f"'{skill.name}'": lock for skill in skills if (lock := skill.npm_lock)}
     _check_npm_clash(of_npm)
     return locks | {f"{owner} (npm)": lock for owner, lock in of_npm.items()}
 

@@ -309,7 +309,7 @@ class Preparer:
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
         rights = granted(identity, version, manifest, self._policies)
-        job = called_job(caller, version, rights.network, function, args, limits)
+        job = called_job(caller, version.name, rights.network, function, args, limits)
         prepared = _prepared("execute_skill", job, version, rights)
         prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)
         skills = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import keyword
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.texts import new_run_id
 from skillery.formats.wording import quoted
-from skillery.registry.version_rows import VersionRow
 from skillery.runs.live_output import LiveOutput, displayable
 from skillery.workspaces.snapshots import Saver
 
@@ -155,17 +154,15 @@ class Writer:
 # The called run has only the permissions of the called skill: the two runs do not share network or secrets.
 
 
-def called_job(
-    caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
-) -> Job:
-    """Return the job of a called skill. Its blobs are the blobs of the job `caller` whose ids are in `args`.
+def called_job(caller: Job, name: str, network: tuple[str, ...], function: str, args: bytes, limits: Limits) -> Job:
+    """Return the job of the called skill `name`. Its blobs are the blobs of the job `caller` whose ids are in `args`.
 
     No other skill of the caller is mounted: its code on `sys.path` could use the permissions of the called skill.
     """
-    mounts = [mount for mount in caller.skills if mount.name == version.name]
+    mounts = [mount for mount in caller.skills if mount.name == name]
     return Job(
         run_id=new_run_id(),
-        call=SkillCall(version.name, function, spread=True),
+        call=SkillCall(name, function, spread=True),
         args=args,
         skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
         blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
@@ -212,19 +209,23 @@ class CalledHost(RunHost):
         """
 
 
-class RunCalled(Protocol):
-    """Function that runs `function` of a called skill within `left_ms` and returns the outcome."""
-
-    def __call__(self, version: VersionRow, function: str, args: bytes, left_ms: int) -> Awaitable[Outcome]: ...
+Called = TypeVar("Called")
+"""What a called skill is: a row of its version, or the files of a folder."""
 
 
-class Calls:
+class Calls(Generic[Called]):
     """The skill calls of one run: checks each call, and runs the called function.
 
     Any code in the sandbox can send a call. So only skills that the run mounts as stubs can be called.
     """
 
-    def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: RunCalled) -> None:
+    def __init__(
+        self,
+        stubs: Mapping[str, Called],
+        limits: Limits,
+        run: Callable[[Called, str, bytes, int], Awaitable[Outcome]],
+    ) -> None:
+        """`run` runs a function of a called skill with these args, within the given milliseconds."""
         self._stubs = stubs
         self._limits = limits
         self._run = run
