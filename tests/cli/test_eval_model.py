@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from skillery.app.bundled import bundled_folders
 from skillery.evaluations.dialects import Api, Chat, Tool
 from skillery.evaluations.models import Model, ModelFailed, Reply, TokenBudget, check_address, open_model
 from skillery.evaluations.statistics import change_between, share_of, sight_of
@@ -147,6 +148,47 @@ def test_agent_gets_the_required_skills_of_a_folder(words: Path, evaluate: Calla
     assert ended.json[0]["model"]["summary"]["shares"]["with"]["passed"] == 1
     assert missing.code == 1
     assert "requires 'team.base', which does not exist" in missing.json[0]["results"][0]["message"]
+
+
+REDACTS = """
+import os, pathlib
+from skills.text.redact.pii import find_pii, redact
+
+def main(args):
+    paths, counts = list(pathlib.Path().rglob("*.txt")), {"card": 0, "iban": 0}
+    os.makedirs("out", exist_ok=True)
+    for path in paths:
+        text, is_mail = path.read_text(), path.name == "mails.txt"
+        options = {"style": "numbered", "keep": ["support@example.com"]} if is_mail else {}
+        pathlib.Path("out", path.name).write_text(redact(text, **options))
+        for finding in find_pii(text):
+            counts[finding.kind] = counts.get(finding.kind, 0) + 1
+    return {kind: counts[kind] for kind in ("card", "iban")}
+"""
+COPIES = "import shutil\ndef main(args):\n    shutil.copytree('.', 'out')\n    return {}\n"
+
+
+def redact(asked: dict[str, Any], heard: Sequence[Heard]) -> Sequence[Wanted] | str:
+    """Use the skill if it is there. Without it, copy the files unchanged."""
+    if heard:
+        return json.dumps(heard[0].content["output"])
+    names = {tool["function"]["name"] for tool in asked["tools"]}
+    code = REDACTS if "execute_skill" in names else COPIES
+    return [Wanted("run_code", {"language": "python", "code": code})]
+
+
+@pytest.mark.full
+def test_tasks_of_a_bundled_skill_need_the_skill(evaluate: Callable[..., Ended]) -> None:
+    folder = next(folder for folder in bundled_folders() if folder.name == "text.redact.pii")
+    with FakeModel(play=redact) as model:
+        ended = evaluate(folder, "--model", f"{model.url}/v1", "--name", "m", "--trials", 1, "--json")
+
+    assert ended.code == 0, ended.out + ended.err
+    [evaluation] = ended.json
+    assert evaluation["warnings"] == []
+    shares = evaluation["model"]["summary"]["shares"]
+    counts = {arm: (share["passed"], share["trials"]) for arm, share in shares.items()}
+    assert counts == {"with": (3, 3), "without": (0, 3)}, evaluation["model"]["tried"]
 
 
 @pytest.mark.full
