@@ -29,6 +29,7 @@ from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
 from tests.support.needing import create, needing, refused
+from tests.support.people import Caller, Who
 
 PERMISSIONS = {"network": ["https://mail.example.com"]}
 
@@ -84,6 +85,17 @@ def test_runs_mount_the_versions_that_publishing_chose(rpc: Rpc, new_name: str) 
     assert mounted["output"] == [["base 1.1.0"], "base 1.1.0"]
     with pytest.raises(RpcError, match="mounted in two versions"):
         rpc("run_code", language="python", code=code, mount_skills=[middle, f"{base}@2.0.0"])
+
+    diff = rpc("diff_versions", name=top, from_version="1.0.0", to_version="1.1.0")
+    assert diff["requires"] == [
+        {"name": base, "old": "1.1.0", "new": "1.0.0"},
+        {"name": mail, "old": None, "new": "1.0.0"},
+    ]
+    assert diff["permissions"]["added"]["calls"] == [mail]
+    assert f"required skill {base}" in rpc.http.get(f"/s/{top}@1.1.0/diff/1.0.0").text
+    printed = skillery("diff", f"{top}@1.0.0", f"{top}@1.1.0", SKILLERY_URL=rpc.url).out
+    assert f"  + calls {mail}\n" in printed
+    assert f"  - {base} 1.1.0\n" in printed
 
     dependents = rpc("list_dependents", name=base, version="^1.1 <1.2")["dependents"]
     assert [(each["name"], each["version"], each["direct"], each["runs_30d"]) for each in dependents] == [
@@ -181,6 +193,10 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
     assert unsolvable["type"] == "requires_unsolvable"
     assert {(need["by"], need["spec"]) for need in unsolvable["required"]} >= {(f"'{c}'", "^2")}
     assert error(a, skills={b: "*"})["path"] == [a, b, a]
+    twins = [f"{a}-x", f"{a}_x"]
+    for twin in twins:
+        rpc("create_skill", **skill(twin, "1.0.0"))
+    assert error(c, skills=dict.fromkeys(twins, "*"))["names"] == twins
     assert error(c, skills={a: "stable"})["problems"][0]["path"] == f"requires.skills.{a}"
     rpc("set_visibility", name=a, visibility="namespace")
     assert error(c, skills={a: "^1"})["type"] == "requires_hidden"
@@ -235,6 +251,27 @@ def test_required_skills_have_limits(database: Database) -> None:
             choose(connection, ann, "w.top", {"w.draft": "*"})
 
     database.write_now(work)
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_required_skills_that_the_caller_may_not_see_are_only_counted(org: Server, new_name: str) -> None:
+    base, middle, top = (f"{new_name}.{each}" for each in ("base", "middle", "top"))
+    ann, bob = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*")), Caller(org.url, Who("bob"))
+    ann("create_skill", **skill(base))
+    ann("create_skill", **skill(middle, skills={base: "*"}))
+    for version in ("1.0.0", "1.1.0"):
+        ann("create_skill", **skill(top, version, skills={middle: "*"}))
+        ann("create_skill", **skill(middle, "1.0.1", skills={base: "*"}))
+    for name in (base, middle, top):
+        ann("set_visibility", name=name, visibility="private" if name == base else "public")
+
+    seen = bob("describe_skill", name=top)["skill"]
+    assert [each["name"] for each in seen["requires"]] == [middle]
+    assert seen["requires_hidden"] == 1
+    assert base not in str(seen)
+    assert "requires_hidden" not in ann("describe_skill", name=top)["skill"]
+    diff = bob("diff_versions", name=top, from_version="1.0.0")
+    assert [each["name"] for each in diff["requires"]] == [middle]
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)

@@ -143,6 +143,12 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from _permission_lines(answer["permissions"])
     yield from _manifest_lines(answer["manifest"])
+    # A server of an earlier release does not send the required skills.
+    required = answer.get("requires") or []
+    if required:
+        yield "required skills:"
+    for sign, key in (("-", "old"), ("+", "new")):
+        yield from (f"  {sign} {change['name']} {change[key]}" for change in required if change[key] is not None)
     for title, changes in (("instructions", [answer["instructions"]]), ("files", answer["files"])):
         if any(changes):
             yield f"{title}:"
@@ -156,8 +162,8 @@ def _permission_lines(permissions: Mapping[str, Any]) -> Iterator[str]:
     changes = [
         f"  {sign} {kind} {permission}"
         for sign, key in (("+", "added"), ("-", "removed"))
-        for kind in ("network", "secrets")
-        for permission in permissions[key][kind]
+        for kind in ("network", "secrets", "calls")
+        for permission in permissions[key].get(kind, ())
     ]
     yield "permissions:" if changes else "permissions: no change"
     yield from changes

@@ -34,7 +34,18 @@ FIRST = (
     "verified",
 )
 """Fields at the top of the page, in this order."""
-BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions", "provenance", "requires"}
+BELOW = {
+    "inputs",
+    "examples",
+    "usage",
+    "digest",
+    "lock",
+    "runtime",
+    "permissions",
+    "provenance",
+    "requires",
+    "requires_hidden",
+}
 ELSEWHERE = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
 
 
@@ -79,8 +90,10 @@ def _fields(skill: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "examples", facts["examples"] if is_full else "; ".join(map(_title, facts["examples"]))
     if facts.get("usage", {}).get("runs"):
         yield "usage", facts["usage"]
-    if skill.get("requires"):
-        yield "requires", "\n".join(map(_required, skill["requires"])) + "\n"
+    required, hidden = list(map(_required, skill.get("requires", ()))), skill.get("requires_hidden", 0)
+    if required or hidden:
+        lines = [*required, *([f"{hidden} hidden skill{'s' * (hidden != 1)}"] if hidden else [])]
+        yield "requires", "\n".join(lines) + "\n"
     if facts.get("lock"):
         yield from _lock(facts["lock"])
     yield "digest", facts["digest"]

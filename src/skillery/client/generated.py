@@ -121,6 +121,7 @@ __all__ = [
     "RecheckedVersion",
     "RemovedTrustRule",
     "RemovedWebhook",
+    "RequiredChange",
     "RequiredSkill",
     "RevokedIdentity",
     "RevokedKey",
@@ -577,6 +578,8 @@ class Skill(TypedDict):
     lock: NotRequired[SkillLock]
     requires: NotRequired[list[RequiredSkill]]
     """All required versions, the direct ones first."""
+    requires_hidden: NotRequired[int]
+    """Number of further required skills, which the caller may not see."""
     approval: NotRequired[Approval]
     rejected: NotRequired[Objection]
     yanked: NotRequired[Objection]
@@ -927,6 +930,14 @@ class FileChange(TypedDict):
     note: str
 
 
+class RequiredChange(TypedDict):
+    """A required skill whose chosen version differs. null: the version does not require the skill."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
 class VersionsDiff(TypedDict):
     """Two versions compared. `instructions` is the change of SKILL.md. `left_out` counts further changes."""
 
@@ -938,6 +949,7 @@ class VersionsDiff(TypedDict):
     instructions: FileChange | None
     files: list[FileChange]
     left_out: int
+    requires: list[RequiredChange]
 
 
 class Who(TypedDict):

@@ -115,7 +115,9 @@ class RequiresUnknown(InvalidParams):
 
 
 class RequiresUnsolvable(InvalidParams):
-    """Raised if no choice of versions satisfies all ranges. `data["required"]` lists the ranges and who needs them."""
+    """Raised if no choice of versions satisfies all ranges, or if two of the chosen skills have one import name.
+    `data["required"]` lists the ranges and who needs them, and `data["names"]` the two skills.
+    """
 
     type = "requires_unsolvable"
 

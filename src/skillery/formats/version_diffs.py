@@ -47,6 +47,14 @@ class ValueChange(msgspec.Struct, frozen=True):
     new: str | None
 
 
+class RequiredChange(msgspec.Struct, frozen=True):
+    """A required skill whose chosen version differs. null: the version does not require the skill."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
 class FileFacts(msgspec.Struct, frozen=True):
     """A file of a version."""
 
@@ -77,6 +85,7 @@ class VersionsDiff(msgspec.Struct, frozen=True):
     instructions: FileChange | None
     files: tuple[FileChange, ...]
     left_out: int
+    requires: tuple[RequiredChange, ...] = ()
 
 
 class Compared(NamedTuple):
@@ -90,6 +99,14 @@ class Compared(NamedTuple):
     files: Mapping[str, FileFacts]
     read: Callable[[str], bytes]
     """Return the content of a file. It is called only for files of at most MOST_TEXT_BYTES."""
+    requires: Mapping[str, str] = {}
+    """The chosen versions of required skills. A folder has none: publishing chooses them."""
+    calls: tuple[str, ...] = ()
+    """The required skills with permissions."""
+
+    @property
+    def permissions(self) -> Permissions:
+        return msgspec.structs.replace(listed_permissions(self.manifest), calls=self.calls)
 
 
 def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
@@ -108,13 +125,16 @@ def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
         same=not paths,
         old=old.side,
         new=new.side,
-        permissions=permissions_diff(
-            listed_permissions(new.manifest), listed_permissions(old.manifest), (), old.side.version
-        ),
+        permissions=permissions_diff(new.permissions, old.permissions, (), old.side.version),
         manifest=tuple(changes[:MOST_CHANGES]),
         instructions=instructions,
         files=tuple(differ.change(path) for path in other_paths[:MOST_FILES]),
         left_out=left_out,
+        requires=tuple(
+            RequiredChange(name, before, after)
+            for name in sorted({*old.requires, *new.requires})
+            if (before := old.requires.get(name)) != (after := new.requires.get(name))
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_requires
 from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
 from skillery.formats.manifest_tables import MOST_REQUIRED
+from skillery.formats.names import import_name
 from skillery.formats.version_spec import VersionSpec, parse_version_spec, selects
 from skillery.registry.requires import Required, is_open, read_rows
 from skillery.registry.resolution import skill_not_found
@@ -177,6 +178,7 @@ def choose(
                 hint=f"Make '{each.name}' visible to the same callers, or do not require it.",
                 name=each.name,
             )
+    _refuse_same_import([name, *chosen])
     rows = read_rows(connection, [each.version_id for each in chosen.values()])
     return sorted((Required(depths[row.name], row) for row in rows), key=lambda each: (each.depth, each.row.name))
 
@@ -215,6 +217,18 @@ def _problem(
         else f"No version of '{needs[0].name}' can be used.",
         required=[{"name": need.name, "spec": need.spec, "by": need.by} for need in shown],
     )
+
+
+def _refuse_same_import(names: Iterable[str]) -> None:
+    by_import: dict[str, str] = {}
+    for name in sorted(names):
+        other = by_import.setdefault(import_name(name), name)
+        if other != name:
+            raise RequiresUnsolvable(
+                f"'{other}' and '{name}' would both be imported as {import_name(name)}",
+                hint="Require one of the two.",
+                names=[other, name],
+            )
 
 
 def _cycle(path: Sequence[str]) -> RequiresCycle:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, null, select
 
+from skillery.backends import Identity
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import skill_versions, skills, version_closure, version_requires
 from skillery.formats.check_results import CheckFinding
@@ -15,6 +16,7 @@ from skillery.formats.manifest_tables import ranges_in
 from skillery.formats.names import is_within, namespace_of
 from skillery.formats.wording import one_line
 from skillery.registry.version_rows import MOST_REASON, VersionRow
+from skillery.registry.visibility import sees_skill
 
 
 class Required(NamedTuple):
@@ -54,9 +56,14 @@ def declared_by(row: VersionRow) -> Declared:
     return msgspec.json.decode(row.manifest_json, type=Declared)
 
 
+def may_require(manifest_json: str) -> bool:
+    """Return whether a stored manifest may require skills: a search in the text is faster than decoding it."""
+    return '"requires"' in manifest_json
+
+
 def ranges_of(row: VersionRow) -> dict[str, str]:
     """Return the ranges of versions that a version requires, by the names of their skills."""
-    if '"requires"' not in row.manifest_json:
+    if not may_require(row.manifest_json):
         return {}
     return ranges_in({"requires": declared_by(row).requires})
 
@@ -123,7 +130,25 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
 
 def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:
     """Return the versions that a version requires, without a statement if it requires none."""
-    return closure_of(connection, row.name, row.digest) if '"requires"' in row.manifest_json else []
+    return closure_of(connection, row.name, row.digest) if may_require(row.manifest_json) else []
+
+
+class SeenClosure(NamedTuple):
+    """The required skills of a version that a caller sees, and the number of the others."""
+
+    required: list[Required]
+    hidden: int = 0
+
+
+def seen_closure(connection: Connection, identity: Identity, row: VersionRow) -> SeenClosure:
+    """Return the versions that a version requires, without the names of skills that the identity may not see."""
+    closure = closure_of_row(connection, row)
+    seen = [
+        each
+        for each in closure
+        if sees_skill(connection, identity, each.row.skill_id, each.row.name, each.row.visibility)
+    ]
+    return SeenClosure(seen, len(closure) - len(seen))
 
 
 def count_dependents(connection: Connection, version_id: int) -> int:

@@ -26,7 +26,7 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
-from skillery.registry.requires import Required, closure_of_row, declared_by, ranges_of, withdrawal_of
+from skillery.registry.requires import Required, declared_by, ranges_of, seen_closure, withdrawal_of
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
@@ -123,9 +123,11 @@ def _described(
     else:
         fields = _with_more_warnings(row, shared_name)
     parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
-    required = closure_of_row(connection, row)
+    required, hidden = seen_closure(connection, identity, row)
     if required:
         parts.append(f'"requires":{_json(_required(row, required))}')
+    if hidden:
+        parts.append(f'"requires_hidden":{hidden}')
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
@@ -262,6 +264,9 @@ class Skill(Struct, frozen=True):
     lock: SkillLock | UnsetType = UNSET
     requires: Annotated[
         list[RequiredSkill] | UnsetType, Meta(description="All required versions, the direct ones first")
+    ] = UNSET
+    requires_hidden: Annotated[
+        int | UnsetType, Meta(description="Number of further required skills, which the caller may not see")
     ] = UNSET
     approval: Approval | UnsetType = UNSET
     rejected: Objection | UnsetType = UNSET

@@ -27,7 +27,7 @@ from skillery.formats.scripts import Script
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about
-from skillery.registry.requires import calls_of, closure_of
+from skillery.registry.requires import calls_of, closure_of, may_require, seen_closure
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -178,7 +178,7 @@ def compare_with_none(manifest: Manifest, calls: tuple[str, ...] = ()) -> Permis
 
 
 def _with_calls(connection: Connection, name: str, manifest_json: str, digest: str) -> Permissions:
-    closure = closure_of(connection, name, digest) if '"requires"' in manifest_json else []
+    closure = closure_of(connection, name, digest) if may_require(manifest_json) else []
     return msgspec.structs.replace(_permissions(manifest_json), calls=calls_of(closure))
 
 
@@ -220,18 +220,22 @@ def read_diff(
     Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity does not see both versions.
     """
     versions = [resolve(connection, identity, name, spec) for spec in (old, new)]
-    return compare_versions(*(_compared(connection, storage, version) for version in versions))
+    return compare_versions(*(_compared(connection, identity, storage, version) for version in versions))
 
 
-def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
-    """Return one side of a comparison: the version's manifest, its file facts, and a function that reads a file."""
-    files = files_in(connection, version)
+def _compared(connection: Connection, identity: Identity, storage: Storage, version: VersionRow) -> Compared:
+    """Return one side of a comparison: the version's manifest, its file facts, a function that reads a file, and the
+    required skills that the identity sees.
+    """
+    files, required = files_in(connection, version), seen_closure(connection, identity, version).required
     provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None
     return Compared(
         DiffSide(version.name, version.version, version.digest, provenance),
         msgspec.json.decode(version.whole_manifest_json),
         {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
         partial(read_file, connection, storage, version),
+        {each.row.name: each.row.version for each in required},
+        calls_of(required),
     )
 
 

@@ -82,6 +82,7 @@ def compared_of(diff: VersionsDiff, files: list[FileDiff]) -> Compared:
         first = change.path.partition(".")[0].partition("[")[0]
         other_kind = "texts" if first in _MODEL_READS else "others"
         by_kind["runtime" if first == "runtime" else other_kind].append(change)
+    by_kind["others"] += [ValueChange(f"required skill {each.name}", each.old, each.new) for each in diff.requires]
     return Compared(
         diff.old.version,
         rights_of(diff.permissions.added, diff.permissions.removed),
