@@ -14,10 +14,9 @@ from xml.etree import ElementTree
 import msgspec
 
 from skillery.authoring.folder_runs import FolderRuns
-from skillery.authoring.model_evaluation import ModelResults, Tried
+from skillery.authoring.model_evaluation import Candidate, ModelResults, Tried
 from skillery.authoring.own_tests import test_folder
 from skillery.authoring.results import Report, Result
-from skillery.evaluations.choices import Candidate
 from skillery.evaluations.trials import ARMS, Arm
 from skillery.formats.suites import Case, Suite, read_suite, suite_files
 from skillery.formats.timestamps import instant_text

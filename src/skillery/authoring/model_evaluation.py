@@ -6,6 +6,7 @@ An agent gets the skill without its suites, and without its permissions: its run
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -18,17 +19,27 @@ from skillery.authoring.folder_host import Finder
 from skillery.authoring.own_tests import read_folder
 from skillery.client import AnsweredError, AsyncClient, InternalError
 from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
-from skillery.evaluations.choices import Candidate, Choice, candidates_of, choose
+from skillery.evaluations.dialects import Chat, Tool
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, TokenBudget, open_model
 from skillery.evaluations.statistics import Finished, Summary, summarize
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, Refusal, TriedSkill, describe
-from skillery.evaluations.trials import Arm, BudgetUsed, Graded, Limits, Task, Tokens, Trial
+from skillery.evaluations.trials import Arm, Budget, BudgetUsed, Graded, Limits, Task, Tokens, Trial
 from skillery.formats.bundle import digest_of
 from skillery.formats.graders import grade_here
 from skillery.formats.suites import Case, Suite
-from skillery.formats.wording import Problem
+from skillery.formats.wording import Problem, one_line
 from skillery.publishing.folders import SkillFolder
+
+THRESHOLD = 0.5
+"""The share of trials from which a skill counts as chosen, as in skill-creator."""
+
+
+class Candidate(NamedTuple):
+    """A skill that a model may choose."""
+
+    name: str
+    description: str
 
 
 class ModelPlan(NamedTuple):
@@ -54,6 +65,21 @@ class Tried(msgspec.Struct, frozen=True):
     number: int
     trial: Trial
     graded: Graded
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """How often the meant skill was chosen for a prompt. `chosen` has the choice of each trial, "" for none."""
+
+    id: str
+    source: str
+    prompt: str
+    triggers: bool
+    chosen: tuple[str, ...]
+    share: float
+
+    @property
+    def ok(self) -> bool:
+        return (self.share >= THRESHOLD) == self.triggers
 
 
 class ModelResults(msgspec.Struct, frozen=True):
@@ -207,10 +233,14 @@ class _Work:
             yield partial(self._choose, case, meant, registry, f"{seed} {case.source} {case.id}")
 
     async def _choose(self, case: Case, meant: Candidate, registry: Registry, seed: str) -> None:
-        candidates = candidates_of(meant, await registry.search(case.prompt), registry.others, seed)
+        candidates = _candidates(meant, await registry.search(case.prompt), registry.others, seed)
         names = frozenset(row.name for row in candidates if case.is_meant(row.name, meant.name))
         if names:
-            self.choices.append(await choose(self._model, case, candidates, names, self._plan.trials, self.budget))
+            chosen = [
+                await _chosen(self._model, case.prompt, candidates, self.budget) for _ in range(self._plan.trials)
+            ]
+            share = round(sum(name in names for name in chosen) / len(chosen), 4)
+            self.choices.append(Choice(case.id, case.source, case.prompt, case.triggers, tuple(chosen), share))
 
     async def run(self, jobs: Sequence[Job]) -> None:
         """Do the jobs in order, until the budget is used or the model fails."""
@@ -232,3 +262,46 @@ class _Work:
                 self.state, self.reason = "failed", error.message
             if self.reason:
                 return
+
+
+# -- Choices: which skill a model loads for a prompt, by the names and descriptions of many skills ---------------------
+
+
+_NEAREST, _DRAWN = 20, 30
+"""How many skills a model chooses from: the best results of a search, and others that are drawn."""
+_NONE = "none"
+_MOST_DESCRIPTION = 1_024
+_ANSWER_TOKENS = 1_024
+_SYSTEM = """\
+You get a request of a user. Before you answer it, you may load one skill of this list. Call choose_skill with the name
+of the skill that helps with this request, or with "none" if no skill fits. Do not answer the request itself.
+"""
+
+
+def _candidates(
+    meant: Candidate, nearest: Sequence[Candidate], others: Sequence[Candidate], seed: str
+) -> list[Candidate]:
+    """Return the candidates for a prompt, with the meant skill, in an order that only `seed` decides."""
+    source = random.Random(seed)
+    drawn = source.sample(others, min(_DRAWN, len(others)))
+    by_name = {candidate.name: candidate for candidate in (*drawn, *nearest[:_NEAREST], meant)}
+    candidates = [by_name[name] for name in sorted(by_name)]
+    source.shuffle(candidates)
+    return candidates
+
+
+async def _chosen(model: ModelClient, prompt: str, candidates: Sequence[Candidate], budget: Budget) -> str:
+    """Return the name that the model chooses, or "" for none, and for a name that is not in the list."""
+    names = [candidate.name for candidate in candidates]
+    listed = "\n".join(
+        f"{candidate.name}: {one_line(candidate.description, _MOST_DESCRIPTION)}" for candidate in candidates
+    )
+    parameters = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "enum": [*names, _NONE]}},
+        "required": ["name"],
+    }
+    tool = Tool("choose_skill", "Load a skill, or say that none fits.", parameters)
+    reply = await model.ask(Chat(f"{_SYSTEM}\n{listed}", [prompt], [tool], _ANSWER_TOKENS), budget)
+    calls = [call.arguments.get("name") for call in reply.message.calls if call.name == tool.name]
+    return next((name for name in names if calls[:1] == [name]), "")

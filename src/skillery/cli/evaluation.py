@@ -138,8 +138,8 @@ class _Session(NamedTuple):
         from skillery.authoring.evaluation import SEARCHED, evaluate_folder
         from skillery.authoring.folder_host import Finder
         from skillery.authoring.folder_runs import open_runs
+        from skillery.authoring.model_evaluation import Candidate, Registry
         from skillery.cli.connection import connect
-        from skillery.evaluations.choices import Candidate
 
         async def search(prompt: str) -> list[Candidate]:
             assert client is not None
@@ -157,8 +157,6 @@ class _Session(NamedTuple):
             return evaluations
         registry = None
         if client is not None:
-            from skillery.authoring.model_evaluation import Registry
-
             skills = (await client.list_skills(limit=100))["skills"]
             registry = Registry(search, [Candidate(skill["name"], skill["description"]) for skill in skills])
         return [
