@@ -22,9 +22,9 @@ from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
 from skillery.evaluations.dialects import Chat, Tool
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, TokenBudget, open_model
-from skillery.evaluations.statistics import Finished, Summary, summarize
+from skillery.evaluations.statistics import Summary, summarize
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, Refusal, TriedSkill, describe
-from skillery.evaluations.trials import Arm, Budget, BudgetUsed, Graded, Limits, Task, Tokens, Trial
+from skillery.evaluations.trials import Arm, Budget, BudgetUsed, Graded, Limits, Task, Tokens, Trial, TrialResult
 from skillery.formats.bundle import digest_of
 from skillery.formats.graders import grade_here
 from skillery.formats.suites import Case, Suite
@@ -157,9 +157,10 @@ def _agent_copy(skill: SkillFolder) -> SkillFolder:
     return skill._replace(manifest=manifest, files=files)
 
 
-def _finished(row: Tried) -> Finished:
+def _finished(row: Tried) -> tuple[str, Arm, TrialResult]:
     trial = row.trial
-    return Finished(trial.task, trial.arm, row.graded.passed, trial.used_skill, trial.tokens.total, trial.cost)
+    result = TrialResult(row.graded.passed, "", trial.tokens.total, trial.cost, trial.used_skill)
+    return trial.task, trial.arm, result
 
 
 def _read(folder: Path) -> SkillFolder:

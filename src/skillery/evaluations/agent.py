@@ -10,16 +10,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from skillery.backends import PublishedFile
-from skillery.evaluations.dialects import Call, Chat, Message, Tool, Turn
+from skillery.evaluations.dialects import Call, Chat, Tool, Turn
 from skillery.evaluations.models import ModelClient
-from skillery.evaluations.tools import AgentTools, ToolResult, TriedSkill
-from skillery.evaluations.trials import Arm, Budget, Limits, Task, Tokens, Trial
+from skillery.evaluations.tools import LANGUAGES, AgentTools, ToolResult, TriedSkill
+from skillery.evaluations.trials import Arm, Budget, Limits, Task, Trial
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.graders import Rubric
 from skillery.formats.suites import FOLDER, Suite, suite_files
 from skillery.formats.wording import Problem, one_line
 
-LANGUAGES = ("python", "bash")
 _UNUSED = ("examples", "tool_examples", "permissions")
 """Keys of a manifest that an agent's copy of the skill does not have."""
 _DESCRIPTION = 2_000
@@ -129,17 +128,6 @@ def _tool_line(tool: Mapping[str, Any]) -> str:
     return f"- {tool['name']}: {one_line(str(tool.get('description', '')), 300)} args: {parameters[:2_000]}"
 
 
-class _Arguments(msgspec.Struct):
-    """The arguments of any of the tools."""
-
-    language: str = LANGUAGES[0]
-    code: str = ""
-    path: str = SKILL_MD
-    script: str | None = None
-    tool: str = ""
-    args: dict[str, Any] = {}
-
-
 # -- The loop ----------------------------------------------------------------------------------------------------------
 
 
@@ -148,96 +136,56 @@ async def attempt(task: Task, arm: Arm, model: ModelClient, tools: AgentTools, b
 
     An agent without more steps or time ends with `error`.
     """
-    loop = _Loop(task, model, tools, budget, limits)
+    trial = Trial(task.id, arm, [{"role": "user", "text": _prompt(task)}])
     began = time.monotonic()
-    error = ""
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
-            await loop.run()
+            if not await _answers(trial, model, tools, budget, limits):
+                trial.error = f"the agent did not end within {limits.steps} steps"
     except TimeoutError:
         if not deadline.expired():
             raise
-        error = f"the agent did not end within {limits.seconds:g} s"
-    if not error and loop.answer is None:
-        error = f"the agent did not end within {limits.steps} steps"
-    return Trial(
-        task=task.id,
-        arm=arm,
-        answer=loop.answer or "",
-        files=await tools.files(),
-        steps=loop.steps,
-        tokens=loop.tokens,
-        cost=loop.cost,
-        duration_ms=(time.monotonic() - began) * 1000,
-        used_skill=loop.used_skill,
-        run_ids=tuple(loop.run_ids),
-        transcript=tuple(loop.transcript),
-        error=error,
-    )
+        trial.error = f"the agent did not end within {limits.seconds:g} s"
+    trial.files = await tools.files()
+    trial.duration_ms = (time.monotonic() - began) * 1000
+    return trial
 
 
-class _Loop:
-    """One conversation between a model and the tools."""
-
-    def __init__(self, task: Task, model: ModelClient, tools: AgentTools, budget: Budget, limits: Limits) -> None:
-        self._model, self._tools, self._budget, self._limits = model, tools, budget, limits
-        self._system = _system(tools.skill)
-        self._offered = tuple(_offered(tools.skill))
-        self._turns: list[Turn] = [_prompt(task)]
-        self.answer: str | None = None
-        self.steps = 0
-        self.tokens = Tokens()
-        self.cost = 0.0
-        self.used_skill = False
-        self.run_ids: list[str] = []
-        self.transcript: list[Mapping[str, Any]] = [{"role": "user", "text": _prompt(task)}]
-
-    async def run(self) -> None:
-        """Ask the model and call its tools, until it answers without a call or has used its steps."""
-        while self.answer is None and self.steps < self._limits.steps:
-            chat = Chat(self._system, self._turns, self._offered, self._limits.answer_tokens)
-            reply = await self._model.ask(chat, self._budget)
-            self.steps += 1
-            self.tokens, self.cost = self.tokens.plus(reply.tokens), self.cost + reply.cost
-            message = reply.message
-            self._record(message)
-            if message.calls:
-                self._turns += [message, [(call, await self._called(call)) for call in message.calls]]
-            else:
-                self.answer = message.text
-
-    def _record(self, message: Message) -> None:
+async def _answers(trial: Trial, model: ModelClient, tools: AgentTools, budget: Budget, limits: Limits) -> bool:
+    """Ask the model and call its tools. Return whether it answers without a call before it has used its steps."""
+    offered = {tool.name: tool for tool in _offered(tools.skill)}
+    turns: list[Turn] = [trial.transcript[0]["text"]]
+    while trial.steps < limits.steps:
+        chat = Chat(_system(tools.skill), turns, list(offered.values()), limits.answer_tokens)
+        reply = await model.ask(chat, budget)
+        trial.steps += 1
+        trial.tokens, trial.cost = trial.tokens.plus(reply.tokens), trial.cost + reply.cost
+        message = reply.message
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
-        self.transcript.append({"role": "assistant", "text": message.text} | ({"calls": calls} if calls else {}))
+        said = {"role": "assistant", "text": message.text}
+        trial.transcript.append(said | ({"calls": calls} if calls else {}))
+        if not calls:
+            trial.answer = message.text
+            return True
+        turns += [message, [(call, await _called(trial, tools, call, offered, limits)) for call in message.calls]]
+    return False
 
-    async def _called(self, call: Call) -> ToolResult:
-        result = await self._result(call)
-        if result.run_id:
-            self.run_ids.append(result.run_id)
-        text = result.text
-        if len(text) > (most := self._limits.result_characters):
-            text = f"{text[:most]}\n… {len(text) - most} more characters"
-        result = result._replace(text=text)
-        entry = {"role": "tool", "id": call.id, "name": call.name, "text": text, "is_error": result.is_error}
-        self.transcript.append(entry)
-        return result
 
-    async def _result(self, call: Call) -> ToolResult:
-        if call.name not in {tool.name for tool in self._offered}:
-            return ToolResult(f"there is no tool {one_line(call.name, 80)}", is_error=True)
-        if call.problem:
-            return ToolResult(call.problem, is_error=True)
-        try:
-            arguments = msgspec.convert(call.arguments, _Arguments)
-        except msgspec.ValidationError as error:
-            return ToolResult(f"the arguments are not valid: {error}", is_error=True)
-        self.used_skill |= call.name != "run_code"
-        match call.name:
-            case "run_code":
-                return await self._tools.run_code(arguments.language, arguments.code)
-            case "read_skill_file":
-                return await self._tools.read_skill_file(arguments.path)
-            case "execute_skill":
-                return await self._tools.execute_skill(arguments.args, arguments.script)
-            case _:
-                return await self._tools.call_tool(arguments.tool, arguments.args)
+async def _called(
+    trial: Trial, tools: AgentTools, call: Call, offered: Mapping[str, Tool], limits: Limits
+) -> ToolResult:
+    """Return what the model reads about a call, and add it to the trial."""
+    if call.name not in offered:
+        result = ToolResult(f"there is no tool {one_line(call.name, 80)}", is_error=True)
+    elif call.problem:
+        result = ToolResult(call.problem, is_error=True)
+    else:
+        result = await tools.call(call.name, call.arguments)
+        trial.used_skill |= call.name != "run_code" and not result.is_invalid
+    trial.run_ids += [result.run_id] if result.run_id else []
+    text, most = result.text, limits.result_characters
+    if len(text) > most:
+        text = f"{text[:most]}\n… {len(text) - most} more characters"
+    entry = {"role": "tool", "id": call.id, "name": call.name, "text": text, "is_error": result.is_error}
+    trial.transcript.append(entry)
+    return result._replace(text=text)

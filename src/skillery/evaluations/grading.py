@@ -43,8 +43,8 @@ class Graders(NamedTuple):
         """Return the grades of a trial by all graders of its case. Raise ModelFailed or BudgetUsed."""
         graders = task.case.graders
         rubrics = [grader for grader in graders if isinstance(grader, Rubric)]
-        judged = await _judged(self.model, task, trial, rubrics, budget) if rubrics else _Judged()
-        verdicts = iter(judged.verdicts)
+        judged, tokens, cost = await _judged(self.model, task, trial, rubrics, budget)
+        verdicts = iter(judged)
         grades = []
         for grader in graders:
             if isinstance(grader, Rubric):
@@ -56,7 +56,7 @@ class Graders(NamedTuple):
         weights = sum(grade.weight for grade in grades)
         score = sum(grade.weight for grade in grades if grade.passed) / weights
         is_passed = score >= task.case.share - _SLACK
-        return Graded(is_passed, round(score, 4), tuple(grades), judged.tokens, judged.cost)
+        return Graded(is_passed, round(score, 4), tuple(grades), tokens, cost)
 
     async def _by_rule(self, grader: Grader, trial: Trial) -> tuple[bool, str]:
         """Return whether a trial passes a grader, and the evidence."""
@@ -140,16 +140,15 @@ class _Verdicts(msgspec.Struct):
     grades: list[Verdict]
 
 
-class _Judged(NamedTuple):
-    verdicts: Sequence[Verdict] = ()
-    tokens: Tokens = Tokens()
-    cost: float = 0.0
-
-
-async def _judged(model: ModelClient, task: Task, trial: Trial, rubrics: Sequence[Rubric], budget: Budget) -> _Judged:
-    """Return the verdict of the model for each rubric. A model that does not answer with JSON is asked once more. Then
-    all rubrics count as failed.
+async def _judged(
+    model: ModelClient, task: Task, trial: Trial, rubrics: Sequence[Rubric], budget: Budget
+) -> tuple[Sequence[Verdict], Tokens, float]:
+    """Return the verdict of the model for each rubric, and what it has used. A model that does not answer with JSON is
+    asked once more. Then all rubrics count as failed.
     """
+    tokens, cost = Tokens(), 0.0
+    if not rubrics:
+        return (), tokens, cost
     question = {
         "task": task.case.prompt,
         "expected": task.case.expected,
@@ -159,15 +158,14 @@ async def _judged(model: ModelClient, task: Task, trial: Trial, rubrics: Sequenc
     }
     content = msgspec.json.encode(question).decode()
     again = f"\n\nAnswer with JSON only, with {len(rubrics)} entries in `grades`."
-    tokens, cost = Tokens(), 0.0
     for note in ("", again):
         reply = await model.ask(Chat(_GRADER, [content + note], (), _RUBRIC_TOKENS), budget)
         tokens, cost = tokens.plus(reply.tokens), cost + reply.cost
         verdicts = _verdicts(reply)
         if len(verdicts) == len(rubrics):
-            return _Judged(verdicts, tokens, cost)
+            return verdicts, tokens, cost
     missing = Verdict(False, "the model that grades did not answer with the JSON of all grades")
-    return _Judged([missing] * len(rubrics), tokens, cost)
+    return [missing] * len(rubrics), tokens, cost
 
 
 def _verdicts(reply: Reply) -> Sequence[Verdict]:

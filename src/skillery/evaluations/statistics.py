@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import comb, sqrt
 from statistics import NormalDist, fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
-from skillery.evaluations.trials import ARMS, Arm
+from skillery.evaluations.trials import ARMS, Arm, TrialResult
 
 DRAWS = 4_000
 SAME = 0.1
@@ -114,17 +114,6 @@ def _redrawn(results: Sequence[bool]) -> list[tuple[float, float]]:
 # -- The summary of an evaluation --------------------------------------------------------------------------------------
 
 
-class Finished(NamedTuple):
-    """A finished trial, as the summary counts it. `tokens` are those of the agent."""
-
-    task: str
-    arm: Arm
-    passed: bool
-    used_skill: bool
-    tokens: int
-    cost: float
-
-
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The numbers of an evaluation, for people and for policies."""
 
@@ -141,12 +130,15 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the suite can show."""
 
 
-def summarize(trials: Sequence[Finished], seed: str) -> Summary:
-    """Return the summary of finished trials. `seed` is the digest of the suite. Blocking, as `change_between`."""
+def summarize(trials: Sequence[tuple[str, Arm, TrialResult]], seed: str) -> Summary:
+    """Return the summary of trials, each with its task and arm. `seed` is the digest of the suite. Blocking, as
+    `change_between`.
+    """
     arms: dict[Arm, dict[str, list[bool]]] = {arm: {} for arm in ARMS}
-    for trial in trials:
-        arms[trial.arm].setdefault(trial.task, []).append(trial.passed)
-    of_arm = {arm: [trial for trial in trials if trial.arm == arm] for arm in ARMS}
+    of_arm: dict[Arm, list[TrialResult]] = {arm: [] for arm in ARMS}
+    for task, arm, result in trials:
+        arms[arm].setdefault(task, []).append(result.passed)
+        of_arm[arm].append(result)
     lines = {arm: share for arm in ARMS if (share := share_of(arms[arm])) is not None}
     tried = arms["with"]
     return Summary(

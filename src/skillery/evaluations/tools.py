@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.evaluations.trials import Trial
+from skillery.formats.bundle import SKILL_MD
 from skillery.formats.wording import one_line
 
+LANGUAGES = ("python", "bash")
 GRADER = Path(__file__).parent / "in_sandbox" / "grade.py"
 GRADER_MS = 10_000
 """The time limit of a grader in Python."""
@@ -37,6 +39,8 @@ class ToolResult(NamedTuple):
     text: str
     is_error: bool = False
     run_id: str = ""
+    is_invalid: bool = False
+    """Whether the arguments are not valid, so that nothing was called."""
 
 
 class TriedSkill(NamedTuple):
@@ -60,6 +64,17 @@ async def describe(call: CallMethod, name: str, version: str) -> TriedSkill:
     return TriedSkill(name, version, skill["manifest"].get("description", ""), is_action, tools)
 
 
+class _Arguments(msgspec.Struct):
+    """The arguments of any of the tools."""
+
+    language: str = LANGUAGES[0]
+    code: str = ""
+    path: str = SKILL_MD
+    script: str | None = None
+    tool: str = ""
+    args: dict[str, Any] = {}
+
+
 class AgentTools:
     """The tools of one trial, in a workspace of their own.
 
@@ -79,33 +94,29 @@ class AgentTools:
         """Return tools with a new workspace, which has the files."""
         return cls(call, skill, await new_workspace(call, files))
 
-    async def run_code(self, language: str, code: str) -> ToolResult:
-        """Run code in the workspace, next to the files of the skill."""
-        mounts = [f"{self.skill.name}@{self.skill.version}"] if self.skill else []
-        params = {"language": language, "code": code, "mount_skills": mounts, "limits": {"timeout_ms": RUN_MS}}
-        return await self._run("run_code", params)
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool. All runs are in the workspace, next to the files of the skill."""
+        try:
+            args = msgspec.convert(arguments, _Arguments)
+        except msgspec.ValidationError as error:
+            return ToolResult(f"the arguments are not valid: {error}", is_error=True, is_invalid=True)
+        name, version = (self.skill.name, self.skill.version) if self.skill else ("", "")
+        if tool == "run_code":
+            mounts = [f"{name}@{version}"] if name else []
+            params = {"language": args.language, "code": args.code, "mount_skills": mounts}
+            return await self._run(tool, {**params, "limits": {"timeout_ms": RUN_MS}})
+        if tool == "read_skill_file":
+            return await self._read({"name": name, "version": version, "path": args.path})
+        script = {"script": args.script} if args.script else {}
+        about = {"name": name, **script} if tool == "execute_skill" else {"name": args.tool, "skill": name}
+        return await self._run(tool, {"version": version, "args": args.args, "timeout_ms": RUN_MS, **about})
 
-    async def read_skill_file(self, path: str) -> ToolResult:
-        """Return the text of a file of the skill."""
-        assert self.skill is not None
-        params = {"name": self.skill.name, "version": self.skill.version, "path": path}
+    async def _read(self, params: Mapping[str, Any]) -> ToolResult:
         try:
             file = await self._call("read_skill_file", params)
         except Refusal as refusal:
             return ToolResult(str(refusal), is_error=True)
         return ToolResult(file["content"] if file["encoding"] == "utf-8" else "(not a text)")
-
-    async def execute_skill(self, args: Mapping[str, Any], script: str | None) -> ToolResult:
-        """Run the entrypoint of the skill, or a script of it, in the workspace."""
-        assert self.skill is not None
-        params = {"name": self.skill.name, "version": self.skill.version, "args": args, "timeout_ms": RUN_MS}
-        return await self._run("execute_skill", params | ({"script": script} if script else {}))
-
-    async def call_tool(self, tool: str, args: Mapping[str, Any]) -> ToolResult:
-        """Run a tool of the skill in the workspace."""
-        assert self.skill is not None
-        skill = {"skill": self.skill.name, "version": self.skill.version}
-        return await self._run("call_tool", {"name": tool, "args": args, "timeout_ms": RUN_MS, **skill})
 
     async def files(self) -> Mapping[str, bytes]:
         """Return the files in `out/` of the workspace, by path without `out/`."""

@@ -77,27 +77,25 @@ class Budget(Protocol):
 # -- A trial and its grades --------------------------------------------------------------------------------------------
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """What an agent did in one trial. If a trial used up its steps or its time, `error` says so, and it is graded as it
-    is.
-    """
+class Trial(msgspec.Struct):
+    """What an agent does in one trial. If it used up its steps or its time, `error` says so, and it is graded as it is."""
 
     task: str
     arm: Arm
-    answer: str
-    """The final text of the agent."""
-    files: Mapping[str, bytes]
-    steps: int
-    tokens: Tokens
-    cost: float
-    duration_ms: float
-    used_skill: bool
-    """Whether the agent opened or ran the skill."""
-    run_ids: tuple[str, ...]
-    transcript: tuple[Mapping[str, Any], ...]
+    transcript: list[Mapping[str, Any]]
     """What was said, in JSON: `{"role": "user" | "assistant" | "tool", "text": …}`, with `calls` (`id`, `name`,
     `arguments`) of an assistant, and `id`, `name` and `is_error` of a tool.
     """
+    answer: str = ""
+    """The final text of the agent."""
+    files: Mapping[str, bytes] = {}
+    steps: int = 0
+    tokens: Tokens = Tokens()
+    cost: float = 0.0
+    duration_ms: float = 0.0
+    used_skill: bool = False
+    """Whether the agent opened or ran the skill."""
+    run_ids: list[str] = []
     error: str = ""
 
 
@@ -119,3 +117,13 @@ class Graded(msgspec.Struct, frozen=True):
     tokens: Tokens = Tokens()
     """What the model that grades has used."""
     cost: float = 0.0
+
+
+class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one trial, as it is stored and counted. `problem` says why it has not passed."""
+
+    passed: bool
+    problem: str = ""
+    tokens: int = 0
+    cost: float = 0.0
+    used_skill: bool = False

@@ -16,7 +16,7 @@ from skillery.backends import Identity, PublishedFile
 from skillery.database import Database
 from skillery.database.tables import RESOLVABLE, skill_versions
 from skillery.evaluations.agent import tasks_of
-from skillery.evaluations.trials import Task
+from skillery.evaluations.trials import Task, TrialResult
 from skillery.formats.examples import Example, Examples
 from skillery.formats.graders import schema_files
 from skillery.formats.semver import Version
@@ -32,20 +32,6 @@ READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
 MOST_ID = 512
 """The maximum length of the id of a case in the database."""
-
-
-class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one trial. `problem` says why it has not passed."""
-
-    passed: bool
-    problem: str = ""
-    run_id: str = ""
-    duration_ms: float = 0.0
-    score: float = 0.0
-    steps: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    used_skill: bool = False
 
 
 class RunCase(NamedTuple):
@@ -140,7 +126,7 @@ class CaseRuns:
         tested = await self._checks.examples.test(identity, subject, examples, permitted=False)
         [result] = tested.examples
         problem = tested.findings[0].message.removeprefix(f"{example.name}: ") if tested.findings else ""
-        return TrialResult(result.status == "passed", problem, result.run_id or "", result.duration_ms or 0.0)
+        return TrialResult(result.status == "passed", problem)
 
 
 def find_before(connection: Connection, row: VersionRow) -> str | None:

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import cast
 
 import msgspec
 from sqlalchemy import Connection
@@ -26,23 +25,24 @@ from skillery.database import Database
 from skillery.database.tables import eval_trials
 from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
 from skillery.evaluations.models import ModelFailed
-from skillery.evaluations.statistics import Finished, summarize
-from skillery.evaluations.trials import Arm, BudgetUsed
+from skillery.evaluations.statistics import summarize
+from skillery.evaluations.trials import BudgetUsed, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
-from skillery.publishing.evaluation_cases import READER, Loaded, TrialResult
+from skillery.publishing.evaluation_cases import READER, Loaded
 from skillery.publishing.evaluation_rows import (
     OpenTrial,
     add_cost,
     claim_trial,
     end_evaluation,
     end_with,
+    find_evaluation,
     identity_of,
     model_of,
     read_active,
     read_costs,
-    read_ended,
     read_next,
+    read_results,
     read_submitted,
     read_version,
     release_trials,
@@ -159,13 +159,15 @@ class EvaluationJobs:
     async def _begin(self, trial: OpenTrial) -> None:
         """Begin a trial, if a slot is free that no caller waits for. Fail its evaluation after MOST_ATTEMPTS."""
         if trial.attempts >= MOST_ATTEMPTS:
-            error = f"the case {trial.case_id} could not be tried: {trial.problem or 'its servers have ended'}"
+            last = msgspec.json.decode(trial.result_json, type=TrialResult) if trial.result_json else None
+            problem = last.problem if last else "its servers have ended"
+            error = f"the case {trial.case_id} could not be tried: {problem}"
             end = partial(end_evaluation, evaluation_id=trial.evaluation_id, state="failed", error=error)
             await self._database.write(end)
             return
         claim = partial(claim_trial, trial=trial, server=self._server, holder=self._holder)
         if self._runner.has_room and await self._database.write(claim):
-            self._served[trial.by.name] = next(self._turns)
+            self._served[trial.identity] = next(self._turns)
             run_ids: list[str] = []
             task = asyncio.create_task(self._try(trial, run_ids))
             self._trying[task] = trial, run_ids
@@ -200,13 +202,13 @@ class EvaluationJobs:
     async def _result(self, trial: OpenTrial, loaded: Loaded) -> TrialResult:
         """Try a case. What a model has cost is stored, also if the trial has no result."""
         if trial.kind == "run":
-            return await self._parts.cases.run(trial.by, loaded, trial.case_id, trial.arm)
+            return await self._parts.cases.run(identity_of(trial), loaded, trial.case_id, trial.arm)
         spending = self._spending.setdefault(trial.evaluation_id, Spending())
         spending.note(*await self._database.read(partial(read_costs, evaluation_id=trial.evaluation_id)))
-        budget = TrialBudget(spending, trial.budget, self._rules, [])
+        budget = TrialBudget(spending, trial.budget or 0.0, self._rules, [])
+        model: str = msgspec.json.decode(trial.model_json or "{}")["name"]
         try:
-            arm = cast(Arm, trial.arm)
-            return await self._tasks.run(trial.by, loaded, trial.case_id, arm, trial.model, budget)
+            return await self._tasks.run(identity_of(trial), loaded, trial.case_id, trial.arm, model, budget)
         finally:
             if cost := sum(budget.used):
                 await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))
@@ -226,16 +228,13 @@ class EvaluationJobs:
 
     async def _finish(self, evaluation_id: int) -> None:
         """Sign and store the result of an evaluation, and publish its version if it meets its policy then."""
-        evaluation, results = await self._database.read(partial(read_ended, evaluation_id=evaluation_id))
+        evaluation = await self._database.read(partial(find_evaluation, evaluation=evaluation_id))
+        results = await self._database.read(partial(read_results, evaluation_id=evaluation_id))
         by = identity_of(evaluation)
         name, version = evaluation.name, Version.parse(evaluation.version)
         cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
         suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
-        tasks = [
-            Finished(case_id, cast(Arm, arm), result.passed, result.used_skill, result.tokens, result.cost)
-            for kind, case_id, arm, result in results
-            if kind == "task"
-        ]
+        tasks = [(case_id, arm, result) for kind, case_id, arm, result in results if kind == "task"]
         summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
         facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
         measured = msgspec.to_builtins(summary) | facts if summary else None

@@ -13,14 +13,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, fun
 from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.backends import Identity
-from skillery.database import in_utc
+from skillery.database import in_utc, select_row
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
 from skillery.errors import Conflict, EvaluationNotFound
+from skillery.evaluations.trials import Arm, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.formats.wording import quoted
-from skillery.publishing.evaluation_cases import READER, TrialResult
+from skillery.publishing.evaluation_cases import READER
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.webhooks.queue import LEASE, database_now
@@ -28,6 +29,8 @@ from skillery.webhooks.queue import LEASE, database_now
 State = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
 ACTIVE = ("queued", "running")
 MOST_SUBMITTED = 100
+_COLUMNS = ("name", "version", "state", "suite", "suite_digest", "before", "cost", "done", "attestation")
+"""The members of an Evaluation that are columns of `select_evaluations`."""
 _before = skill_versions.alias()
 _trials = select(func.count()).select_from(eval_trials).where(eval_trials.c.evaluation_id == evaluations.c.id)
 
@@ -59,19 +62,21 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenTrial(NamedTuple):
-    """A trial that no server tries now."""
+    """A trial that no server tries now, with columns of its evaluation."""
 
     id: int
     evaluation: str
     evaluation_id: int
     kind: str
     case_id: str
-    arm: str
+    arm: Arm
     attempts: int
-    problem: str
-    by: Identity
-    model: str
-    budget: float
+    result_json: str | None
+    """The problem of the last attempt."""
+    identity: str
+    identity_kind: Literal["person", "agent"]
+    model_json: str | None
+    budget: float | None
 
 
 def select_evaluations() -> Select[Any]:
@@ -110,7 +115,7 @@ def not_found(evaluation: str) -> EvaluationNotFound:
     return EvaluationNotFound(f"there is no evaluation {quoted(evaluation)}", hint=hint)
 
 
-def read_results(connection: Connection, evaluation_id: int) -> list[tuple[str, str, str, TrialResult]]:
+def read_results(connection: Connection, evaluation_id: int) -> list[tuple[str, str, Arm, TrialResult]]:
     """Return the kind, case, arm and result of each trial that has ended, in the order of the cases."""
     of_evaluation = eval_trials.c.evaluation_id == evaluation_id, eval_trials.c.is_done
     rows = connection.execute(select(eval_trials).where(*of_evaluation).order_by(eval_trials.c.id))
@@ -123,26 +128,17 @@ def evaluation_of(row: Row[Any]) -> Evaluation:
 
 def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
     predicate = msgspec.json.decode(row.summary_json) if row.summary_json else None
-    return {
+    return {key: getattr(row, key) for key in _COLUMNS} | {
         "id": row.evaluation,
-        "name": row.name,
-        "version": row.version,
-        "state": row.state,
         "kinds": row.kinds.split(),
-        "suite": row.suite,
-        "suite_digest": row.suite_digest,
-        "before": row.before,
         "by": row.identity,
         "kind": row.identity_kind,
         "model": model_of(row),
-        "cost": row.cost,
         "trials": row.all,
-        "done": row.done,
         "verdict": predicate and predicate["verdict"],
         "shares": predicate["shares"] if predicate else {},
         "summary": evaluation_text(predicate) if predicate else "",
         "error": row.error or "",
-        "attestation": row.attestation,
         "created_at": in_utc(row.created_at),
         "ended_at": in_utc(row.ended_at) if row.ended_at else None,
     }
@@ -189,25 +185,10 @@ def read_next(connection: Connection, turn: Callable[[str], int]) -> OpenTrial |
     if not waiting:
         return None
     first = min(waiting, key=lambda row: turn(row.identity))
-    columns = about.evaluation, about.identity, about.identity_kind, about.model_json, about.budget
     joined = eval_trials.join(evaluations, about.id == eval_trials.c.evaluation_id)
-    of_first = select(eval_trials, *columns).select_from(joined).where(about.id == first.id, *free)
+    of_first = select_row(OpenTrial, eval_trials, evaluations).select_from(joined).where(about.id == first.id, *free)
     row = connection.execute(of_first.order_by(eval_trials.c.id).limit(1)).first()
-    if row is None:  # another server was faster
-        return None
-    return OpenTrial(
-        row.id,
-        row.evaluation,
-        row.evaluation_id,
-        row.kind,
-        row.case_id,
-        row.arm,
-        row.attempts,
-        msgspec.json.decode(row.result_json, type=TrialResult).problem if row.result_json else "",
-        identity_of(row),
-        msgspec.json.decode(row.model_json)["name"] if row.model_json else "",
-        row.budget or 0.0,
-    )
+    return OpenTrial(*row) if row else None  # None: another server was faster
 
 
 def claim_trial(connection: Connection, trial: OpenTrial, server: str, holder: str) -> bool:
@@ -252,10 +233,6 @@ def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow
     evaluation = find_evaluation(connection, evaluation_id)
     spec = Exact(Version.parse(evaluation.version))
     return resolve(connection, READER, evaluation.name, spec, manages=True), evaluation.before
-
-
-def read_ended(connection: Connection, evaluation_id: int) -> tuple[Row[Any], list[tuple[str, str, str, TrialResult]]]:
-    return find_evaluation(connection, evaluation_id), read_results(connection, evaluation_id)
 
 
 def end_with(

@@ -19,11 +19,11 @@ from skillery.evaluations.agent import agent_copy, attempt
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, check_address, open_model
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, describe
-from skillery.evaluations.trials import Arm, BudgetUsed, Limits, Tokens
+from skillery.evaluations.trials import Arm, BudgetUsed, Limits, Tokens, TrialResult
 from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.wording import did_you_mean
 from skillery.publishing.bundle_checks import BundleChecks
-from skillery.publishing.evaluation_cases import Loaded, TrialResult
+from skillery.publishing.evaluation_cases import Loaded
 from skillery.registry.development import EvaluatingIdentity, Overlay, developed
 from skillery.settings.versions import Evals, ModelSettings
 
@@ -155,13 +155,10 @@ class TaskRuns:
         failed = [f"{each.text}: {each.evidence}" for each in graded.grades if not each.passed]
         return TrialResult(
             graded.passed,
-            "; ".join([*([trial.error] if trial.error else []), *failed])[:_PROBLEM],
-            duration_ms=trial.duration_ms,
-            score=graded.score,
-            steps=trial.steps,
-            tokens=trial.tokens.plus(graded.tokens).total,
-            cost=sum(budget.used),
-            used_skill=trial.used_skill,
+            "; ".join(filter(None, [trial.error, *failed]))[:_PROBLEM],
+            trial.tokens.plus(graded.tokens).total,
+            sum(budget.used),
+            trial.used_skill,
         )
 
     async def _acting(self, by: Identity, loaded: Loaded, arm: Arm) -> tuple[Identity, tuple[str, str] | None]:
