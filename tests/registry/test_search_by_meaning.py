@@ -16,6 +16,7 @@ from skillery.backends import KINDS, Identity, Ranker
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
+from skillery.database.leases import claim, release
 from skillery.database.registry import Registry
 from skillery.database.tables import event_readers, search_vectors
 from skillery.errors import Unavailable
@@ -298,13 +299,13 @@ async def test_vectors_of_another_revision_are_computed_again(registered: Regist
 
 async def test_vectors_wait_for_the_server_with_the_lease(registered: Registered) -> None:
     registered.publish("zoo.keeper", GIRAFFES)
-    claimed = partial(queue.claim, table=event_readers, row_id=INDEXER, server="other")
+    claimed = partial(claim, table=event_readers, row_id=INDEXER, server="other")
     lease = await registered.database.write(claimed)
     assert lease is not None
     await registered.refresh()
     assert registered.ranker.read == []
 
-    await registered.database.write(partial(queue.release, lease=lease))
+    await registered.database.write(partial(release, lease=lease))
     await registered.refresh()
     assert registered.ranker.read == [f"keeper\n{GIRAFFES}"]
 

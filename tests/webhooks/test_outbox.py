@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Update, func, insert, select, update
 from skillery import events
 from skillery.audit import SERVER
 from skillery.database import Database
+from skillery.database.leases import Lease, claim, release, release_own, renew
 from skillery.database.tables import dead_letters, event_readers, webhooks
 from skillery.database.tables import events as outbox
 from skillery.settings.groups import Webhooks
@@ -23,16 +24,11 @@ from skillery.webhooks.queue import (
     KEEP,
     KEEP_UNREAD,
     MOST_DEAD_LETTERS,
-    Lease,
     Queued,
-    claim,
     forget_events,
     move,
     next_events,
     note_failed,
-    release,
-    release_own,
-    renew,
 )
 from skillery.webhooks.targets import find_webhook, insert_webhook, read_webhooks
 
@@ -128,12 +124,12 @@ def test_lease_is_exclusive_until_expiry_or_release(database: Database, webhook_
     second = database.write_now(claiming)
 
     assert second is not None
-    assert not database.write_now(partial(renew, lease=first, now=datetime.now(UTC), position=99))
+    assert not database.write_now(partial(renew, lease=first, position=99))
     database.write_now(partial(release, lease=first))
     assert database.write_now(claiming) is None, "a lost lease was released"
     database.write_now(partial(release, lease=second))
     assert database.write_now(claiming) is not None
-    database.write_now(partial(release_own, server="two"))
+    database.write_now(partial(release_own, tables=[webhooks], server="two"))
     assert database.write_now(claiming) is not None
     assert database.read_now(partial(find_webhook, webhook_id=webhook_id)).position == 0
 

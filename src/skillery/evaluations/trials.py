@@ -78,7 +78,7 @@ class Budget(Protocol):
 
 
 class Trial(msgspec.Struct):
-    """What an agent does in one trial. If it used up its steps or its time, `error` says so, and it is graded as it is."""
+    """What an agent does in one trial. If it used up its steps or its time, `error` says so, and it is graded."""
 
     task: str
     arm: Arm

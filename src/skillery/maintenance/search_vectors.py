@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Ranker
 from skillery.database import Database
+from skillery.database.leases import Lease, claim, release, renew
 from skillery.database.tables import (
     audit,
     audit_head,
@@ -28,7 +29,6 @@ from skillery.database.tables import (
 )
 from skillery.errors import SkilleryError
 from skillery.versions.lifecycle_steps import STEPS
-from skillery.webhooks.queue import Lease, claim, database_now, release, renew
 
 log = logging.getLogger(__name__)
 INDEXER = "vectors"
@@ -202,7 +202,7 @@ def text_of(name: str, summary_json: str) -> str:
 def _store(connection: Connection, lease: Lease, rows: Sequence[dict[str, Any]]) -> bool:
     """Store vectors. Return False if the lease is lost."""
     # The row of the lease is locked until the commit, so that the numbers of changes grow in the order of commits.
-    if not renew(connection, lease, database_now(connection)):
+    if not renew(connection, lease):
         return False
     adding = _DIALECTS[connection.dialect.name].insert(search_vectors)
     values = {name: adding.excluded[name] for name in ("version_id", "revision", "changed", "vector")}
@@ -214,7 +214,7 @@ def _store(connection: Connection, lease: Lease, rows: Sequence[dict[str, Any]])
 
 def _forget(connection: Connection, lease: Lease) -> bool:
     """Remove the vectors of skills that the search has no more. Return False if the lease is lost."""
-    if not renew(connection, lease, database_now(connection)):
+    if not renew(connection, lease):
         return False
     searched = select(search_words.c.skill_id).where(search_words.c.skill_id == _VECTORS.skill_id)
     gone = connection.scalars(select(_VECTORS.skill_id).where(_VECTORS.version_id.is_not(None), ~searched.exists()))

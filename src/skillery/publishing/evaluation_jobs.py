@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import secrets
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +21,7 @@ from skillery.attestations.evaluations import case_results, evaluation_predicate
 from skillery.audit import SERVER
 from skillery.backends import Identity
 from skillery.database import Database
+from skillery.database.leases import Lease, release, release_own, renew
 from skillery.database.tables import eval_trials
 from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
 from skillery.evaluations.models import ModelFailed
@@ -39,15 +39,13 @@ from skillery.publishing.evaluation_rows import (
     find_evaluation,
     identity_of,
     model_of,
+    postpone,
     read_active,
     read_costs,
     read_next,
     read_results,
     read_submitted,
     read_version,
-    release_trials,
-    renew_trials,
-    store_result,
 )
 from skillery.publishing.evaluation_tasks import Spending, TaskRuns, TrialBudget
 from skillery.publishing.evaluations import Evaluations, Plan
@@ -89,10 +87,9 @@ class EvaluationJobs:
         self._tasks = tasks
         self._rules = tasks.models.rules
         self._spending: dict[int, Spending] = {}
-        self._holder = secrets.token_hex(16)
         self._task: asyncio.Task[None] | None = None
-        self._trying: dict[asyncio.Task[None], tuple[OpenTrial, list[str]]] = {}
-        """The trials of this server, with the runs that they have begun."""
+        self._trying: dict[asyncio.Task[None], tuple[OpenTrial, Lease, list[str]]] = {}
+        """The trials of this server, with their leases and the runs that they have begun."""
         self._served: dict[str, int] = {}
         """The last turn of each identity."""
         self._turns = itertools.count(1)
@@ -104,17 +101,18 @@ class EvaluationJobs:
         self._looked_at = self._renewed_at = float("-inf")
 
     async def start(self) -> None:
-        await self._database.write(partial(release_trials, of=eval_trials.c.server == self._server, attempts=0))
+        await self._database.write(partial(release_own, tables=[eval_trials], server=self._server))
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         """Stop. The next server tries the trials that have not ended again."""
-        tasks = [*self._trying, *([self._task] if self._task else [])]
+        tasks, trying = [*self._trying, *([self._task] if self._task else [])], [*self._trying.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-            await self._database.write(partial(release_trials, of=eval_trials.c.holder == self._holder, attempts=-1))
+        for _, lease, _ in trying:
+            await self._database.write(partial(release, lease=lease, attempts=eval_trials.c.attempts - 1))
         await self._tasks.models.close()
 
     async def _run(self) -> None:
@@ -138,8 +136,9 @@ class EvaluationJobs:
         active = await self._database.read(read_active)
         if self._trying and now - self._renewed_at > RENEW_SECONDS:
             self._renewed_at = now
-            await self._database.write(partial(renew_trials, holder=self._holder))
-        for task, (trial, run_ids) in list(self._trying.items()):
+            for _, lease, _ in list(self._trying.values()):
+                await self._database.write(partial(renew, lease=lease))
+        for task, (trial, _, run_ids) in list(self._trying.items()):
             if trial.evaluation_id not in active and not task.cancelling():
                 for run_id in run_ids:
                     await self._runner.cancellation.cancel_abandoned_run(READER, run_id)
@@ -165,25 +164,25 @@ class EvaluationJobs:
             end = partial(end_evaluation, evaluation_id=trial.evaluation_id, state="failed", error=error)
             await self._database.write(end)
             return
-        claim = partial(claim_trial, trial=trial, server=self._server, holder=self._holder)
-        if self._runner.has_room and await self._database.write(claim):
+        claim = partial(claim_trial, trial=trial, server=self._server)
+        if self._runner.has_room and (lease := await self._database.write(claim)):
             self._served[trial.identity] = next(self._turns)
             run_ids: list[str] = []
-            task = asyncio.create_task(self._try(trial, run_ids))
-            self._trying[task] = trial, run_ids
+            task = asyncio.create_task(self._try(trial, lease, run_ids))
+            self._trying[task] = trial, lease, run_ids
             task.add_done_callback(self._tried)
 
     def _tried(self, task: asyncio.Task[None]) -> None:
         del self._trying[task]
         self._has_ended.set()
 
-    async def _try(self, trial: OpenTrial, run_ids: list[str]) -> None:
+    async def _try(self, trial: OpenTrial, lease: Lease, run_ids: list[str]) -> None:
         begun_runs.set(run_ids)
         end = partial(end_evaluation, evaluation_id=trial.evaluation_id)
         try:
             loaded = await self._load(trial.evaluation_id)
             result = await self._result(trial, loaded)
-            await self._database.write(partial(store_result, trial=trial, holder=self._holder, result=result))
+            await self._database.write(partial(release, lease=lease, is_done=True, result_json=_encoded(result)))
         except BudgetUsed as error:
             await self._database.write(partial(end, state="stopped", error=str(error)))
         except ModelFailed as error:
@@ -193,11 +192,10 @@ class EvaluationJobs:
             log.log(logging.DEBUG if is_expected else logging.ERROR, "the trial %s of %s failed", trial.case_id,
                     trial.evaluation, exc_info=not is_expected)  # fmt: skip
             # An attempt on a busy server does not count.
-            attempts = -1 if isinstance(error, Busy) else 0
-            of = (eval_trials.c.id == trial.id) & (eval_trials.c.holder == self._holder)
-            pause = PAUSE * max(1, trial.attempts**2)
+            attempts = trial.attempts + (not isinstance(error, Busy))
             problem = TrialResult(False, error.message if isinstance(error, SkilleryError) else "the server failed")
-            await self._database.write(partial(release_trials, of=of, attempts=attempts, pause=pause, problem=problem))
+            back = partial(postpone, lease=lease, pause=PAUSE * max(1, trial.attempts**2), attempts=attempts)
+            await self._database.write(partial(back, result_json=_encoded(problem)))
 
     async def _result(self, trial: OpenTrial, loaded: Loaded) -> TrialResult:
         """Try a case. What a model has cost is stored, also if the trial has no result."""
@@ -276,3 +274,7 @@ class EvaluationJobs:
             except (InvalidParams, Conflict) as error:
                 self._unable.add(version_id)
                 log.warning("%s@%s is not evaluated: %s", name, number, error.message)
+
+
+def _encoded(result: TrialResult) -> str:
+    return msgspec.json.encode(result).decode()

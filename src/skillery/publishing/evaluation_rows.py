@@ -1,4 +1,4 @@
-"""The rows of evaluations and of their trials: queries, leases, and results. Evaluations are locked before trials."""
+"""The rows of evaluations and of their trials: queries and results. Evaluations are locked before trials."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select, true, update
+from sqlalchemy import Connection, Row, Select, and_, exists, func, or_, select, true, update
 
 from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.backends import Identity
 from skillery.database import in_utc, select_row
+from skillery.database.leases import Lease, claim, database_now, is_free, release
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
 from skillery.errors import Conflict, EvaluationNotFound
@@ -24,7 +25,6 @@ from skillery.formats.wording import quoted
 from skillery.publishing.evaluation_cases import READER
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
-from skillery.webhooks.queue import LEASE, database_now
 
 State = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
 ACTIVE = ("queued", "running")
@@ -163,10 +163,6 @@ def identity_of(row: Any) -> Identity:
     return Identity(row.identity, row.identity_kind, frozenset({"read", "run"}))
 
 
-def _is_free(now: datetime) -> ColumnElement[bool]:
-    return or_(eval_trials.c.leased_until.is_(None), eval_trials.c.leased_until < now)
-
-
 def read_active(connection: Connection) -> dict[int, bool]:
     """Return the evaluations that have not ended, and whether they have trials that have not ended."""
     has_open = exists().where(eval_trials.c.evaluation_id == evaluations.c.id, ~eval_trials.c.is_done)
@@ -178,7 +174,7 @@ def read_next(connection: Connection, turn: Callable[[str], int]) -> OpenTrial |
     """Return the next trial that no server tries now, or None. Identities take turns, so that none waits for all trials
     of another: the one with the least `turn` is first, with its oldest evaluation.
     """
-    about, free = evaluations.c, (~eval_trials.c.is_done, _is_free(database_now(connection)))
+    about, free = evaluations.c, (~eval_trials.c.is_done, is_free(eval_trials, database_now(connection)))
     has_free = exists().where(eval_trials.c.evaluation_id == about.id, *free)
     active = select(about.id, about.identity).where(about.state.in_(ACTIVE), has_free).order_by(about.id)
     waiting = connection.execute(active).all()
@@ -191,42 +187,19 @@ def read_next(connection: Connection, turn: Callable[[str], int]) -> OpenTrial |
     return OpenTrial(*row) if row else None  # None: another server was faster
 
 
-def claim_trial(connection: Connection, trial: OpenTrial, server: str, holder: str) -> bool:
-    """Take a trial for a server. Return False if another server was faster, or the evaluation has ended."""
+def claim_trial(connection: Connection, trial: OpenTrial, server: str) -> Lease | None:
+    """Take a trial for a server. Return None if another server was faster, or the evaluation has ended."""
     active = evaluations.c.id == trial.evaluation_id, evaluations.c.state.in_(ACTIVE)
     if not connection.execute(update(evaluations).where(*active).values(state="running")).rowcount:
-        return False
-    now = database_now(connection)
-    free = update(eval_trials).where(eval_trials.c.id == trial.id, ~eval_trials.c.is_done, _is_free(now))
-    lease = {"server": server, "holder": holder, "leased_until": now + LEASE, "attempts": eval_trials.c.attempts + 1}
-    return connection.execute(free.values(lease)).rowcount > 0
+        return None
+    attempts = eval_trials.c.attempts + 1
+    return claim(connection, eval_trials, trial.id, server, ~eval_trials.c.is_done, attempts=attempts)
 
 
-def renew_trials(connection: Connection, holder: str) -> None:
-    own = update(eval_trials).where(eval_trials.c.holder == holder, ~eval_trials.c.is_done)
-    connection.execute(own.values(leased_until=database_now(connection) + LEASE))
-
-
-def release_trials(
-    connection: Connection,
-    of: ColumnElement[bool],
-    attempts: int,
-    pause: timedelta | None = None,
-    problem: TrialResult | None = None,
-) -> None:
-    """Give back trials that have not ended. No server tries them again before the `pause` is over."""
-    values: dict[str, Any] = {"server": None, "holder": None, "attempts": eval_trials.c.attempts + attempts}
-    values["leased_until"] = database_now(connection) + pause if pause else None
-    if problem is not None:
-        values["result_json"] = msgspec.json.encode(problem).decode()
-    connection.execute(update(eval_trials).where(of, ~eval_trials.c.is_done).values(values))
-
-
-def store_result(connection: Connection, trial: OpenTrial, holder: str, result: TrialResult) -> None:
-    """Store the result of a trial. Do nothing if the lease was lost: another server tries it then."""
-    own = eval_trials.c.id == trial.id, eval_trials.c.holder == holder, ~eval_trials.c.is_done
-    values = {"is_done": True, "result_json": msgspec.json.encode(result).decode(), "leased_until": None}
-    connection.execute(update(eval_trials).where(*own).values(**values, server=None, holder=None))
+def postpone(connection: Connection, lease: Lease, pause: timedelta, attempts: int, result_json: str) -> None:
+    """Give back a trial that has not ended. No server tries it again before the `pause` is over."""
+    until = database_now(connection) + pause
+    release(connection, lease, leased_until=until, attempts=attempts, result_json=result_json)
 
 
 def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow, str | None]:

@@ -21,10 +21,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.audit import head
 from skillery.database import Database
+from skillery.database.leases import Lease, claim, release, renew
 from skillery.database.tables import event_readers
 from skillery.errors import SkilleryError
 from skillery.registry.audit_trail import AuditEntry, AuditFilter, read_audit_after
-from skillery.webhooks.queue import Lease, claim, database_now, release, renew
 
 log = logging.getLogger(__name__)
 EXPORTER = "audit-otlp"
@@ -121,7 +121,7 @@ def _next(connection: Connection) -> Sequence[AuditEntry]:
 
 
 def _move(connection: Connection, lease: Lease, seq: int) -> bool:
-    return renew(connection, lease, database_now(connection), position=START + seq)
+    return renew(connection, lease, position=START + seq)
 
 
 def _headers(variables: Mapping[str, str]) -> dict[str, str]:

@@ -15,11 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Events
 from skillery.database import Database
+from skillery.database.leases import Lease, claim, release, release_own
 from skillery.database.tables import event_readers, webhooks
 from skillery.errors import SkilleryError, WebhookNotFound
 from skillery.settings.groups import Webhooks
 from skillery.webhooks import queue
-from skillery.webhooks.queue import Lease, Queued, claim, release, release_own
+from skillery.webhooks.queue import Queued
 from skillery.webhooks.sending import Sender, Sent
 from skillery.webhooks.targets import WebhookCounts, count_webhooks, find_webhook
 
@@ -122,7 +123,7 @@ class Deliveries:
         """The attempts of this server, by outcome: delivered or failed."""
 
     async def start(self) -> None:
-        await self._database.write(partial(release_own, server=self._server))
+        await self._database.write(partial(release_own, tables=(webhooks, event_readers), server=self._server))
         await self._plugins.start()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._plugins.run())]
 

@@ -3,83 +3,19 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, or_, select
 
 from skillery.backends import Event
 from skillery.database import Statement, as_stored, in_utc
+from skillery.database.leases import Lease, database_now, is_free, renew
 from skillery.database.tables import dead_letters, event_readers, events, webhooks
 from skillery.settings.groups import Webhooks
-
-# -- Leases: of all servers of a database, one at a time sends to a webhook. No transaction stays open for this --------
-# A lease is a claim in the row of its webhook. Its holder renews it with each result. If the holder dies, the lease
-# ends after LEASE, or when a server with the same home starts. All times are those of the database, so that the
-# clocks of the servers do not matter.
-
-
-LEASE = timedelta(seconds=60)
-"""The time after which a lease ends if its holder does not renew it. An attempt takes much less time (`Sender`)."""
-
-
-class Lease(NamedTuple):
-    """The claim of one server on the row `id` of `table`, a webhook or an event reader. `holder` is a random text."""
-
-    table: Table
-    id: str
-    holder: str
-
-
-def database_now(connection: Connection) -> datetime:
-    """Return the present time in UTC, by a clock that all servers of the database share."""
-    if connection.dialect.name == "sqlite":
-        return datetime.now(UTC)
-    now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-    return in_utc(now)
-
-
-def claim(connection: Connection, table: Table, row_id: str, server: str) -> Lease | None:
-    """Return a lease on a row, or None if another holder has one or the row does not exist."""
-    now = database_now(connection)
-    free = or_(table.c.leased_until.is_(None), table.c.leased_until < now)
-    lease = Lease(table, row_id, secrets.token_hex(16))
-    taken = connection.execute(
-        update(table)
-        .where(table.c.id == row_id, free)
-        .values(server=server, holder=lease.holder, leased_until=now + LEASE)
-    )
-    return lease if taken.rowcount else None
-
-
-def renew(connection: Connection, lease: Lease, now: datetime, **values: object) -> bool:
-    """Store `values` in the row and renew the lease.
-
-    If the lease is lost, store nothing and return False.
-    """
-    table = lease.table
-    leased_row = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
-    return connection.execute(leased_row.values(leased_until=now + LEASE, **values)).rowcount > 0
-
-
-def release(connection: Connection, lease: Lease) -> None:
-    """End the lease, if it is not lost."""
-    table = lease.table
-    leased_row = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
-    connection.execute(leased_row.values(server=None, holder=None, leased_until=None))
-
-
-def release_own(connection: Connection, server: str) -> None:
-    """End the leases that an earlier process of this server has left."""
-    for table in (webhooks, event_readers):
-        connection.execute(
-            update(table).where(table.c.server == server).values(server=None, holder=None, leased_until=None)
-        )
-
 
 BATCH = 50
 """The maximum number of events that a reader gets at once."""
@@ -122,7 +58,7 @@ _DUE = Statement(
         webhooks.c.position < select(func.max(events.c.seq)).scalar_subquery(),
         webhooks.c.next_at <= bindparam("now"),
         webhooks.c.gone_at.is_(None),
-        or_(webhooks.c.leased_until.is_(None), webhooks.c.leased_until < bindparam("now")),
+        is_free(webhooks, bindparam("now")),
     )
     .order_by(webhooks.c.next_at)
 )
@@ -181,10 +117,9 @@ def _queued(row: Any) -> Queued:
 
 def move(connection: Connection, lease: Lease, position: int) -> bool:
     """Move the position of a reader without a delivery. Return False if the lease is lost."""
-    now = database_now(connection)
     # Webhooks that have waited for longer come first (`due_webhooks`).
-    turn = {"next_at": now} if lease.table is webhooks else {}
-    return renew(connection, lease, now, position=position, **turn)
+    turn = {"next_at": database_now(connection)} if lease.table is webhooks else {}
+    return renew(connection, lease, position=position, **turn)
 
 
 def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
@@ -193,7 +128,6 @@ def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
     return renew(
         connection,
         lease,
-        now,
         position=seq,
         next_at=now,
         attempts=0,
@@ -206,8 +140,7 @@ def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
 
 def note_gone(connection: Connection, lease: Lease, error: str) -> bool:
     """Record that the target wants no more events. Return False if the lease is lost."""
-    now = database_now(connection)
-    return renew(connection, lease, now, gone_at=now, last_error=error)
+    return renew(connection, lease, gone_at=database_now(connection), last_error=error)
 
 
 def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str, rules: Webhooks) -> bool:
@@ -228,7 +161,7 @@ def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str
     if now - max(since, queued.event.at) >= give_up:
         dead = [queued, *_dead_after(connection, row, queued.seq, now - give_up, since)]
         values |= {"position": dead[-1].seq, "attempts": 0, "next_at": now + timedelta(seconds=rules.retry_seconds)}
-    is_held = renew(connection, lease, now, **values)
+    is_held = renew(connection, lease, **values)
     if is_held and dead:
         _bury(connection, lease.id, dead, attempts, error, now)
     return is_held

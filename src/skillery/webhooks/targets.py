@@ -18,6 +18,7 @@ from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity
 from skillery.database import in_utc
+from skillery.database.leases import database_now
 from skillery.database.registry import Registry
 from skillery.database.tables import dead_letters, events, webhooks
 from skillery.errors import Conflict, InvalidParams, WebhookNotFound
@@ -25,7 +26,7 @@ from skillery.events import BY_REQUEST, EVENT_TYPES
 from skillery.formats.names import parse_grantee
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.method import Method, Params, about
-from skillery.webhooks.queue import database_now, head_of, wanted
+from skillery.webhooks.queue import head_of, wanted
 from skillery.webhooks.sending import Sender, message, new_secret, origin_of
 
 MOST_WEBHOOKS = 100
