@@ -11,7 +11,7 @@ from skillery.identity import holds, offboarding, token_methods, usage
 from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import garbage, purges
 from skillery.method import rows
-from skillery.publishing import evaluations, own_statements, passing, reviews, tool_maker
+from skillery.publishing import evaluation_results, evaluations, own_statements, passing, reviews, tool_maker
 from skillery.publishing import methods as publishing
 from skillery.registry import audit_trail
 from skillery.runs import comparison, failures, incidents, statements
@@ -58,6 +58,7 @@ METHODS = rows(
     *own_statements.METHODS,
     *passing.METHODS,
     *evaluations.METHODS,
+    *evaluation_results.METHODS,
     *keys.METHODS,
     *seals.METHODS,
     *runs.READING,

@@ -17,7 +17,7 @@ from skillery.database import in_utc, select_row
 from skillery.database.leases import Lease, claim, database_now, is_free, release
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
-from skillery.errors import Conflict, EvaluationNotFound
+from skillery.errors import Conflict, EvaluationNotFound, NotFound
 from skillery.evaluations.trials import Arm, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
@@ -107,6 +107,16 @@ def find_evaluation(connection: Connection, evaluation: str | int) -> Row[Any]:
     row = connection.execute(select_evaluations().where(column == evaluation)).one_or_none()
     if row is None:
         raise not_found(str(evaluation))
+    return row
+
+
+def find_seen(connection: Connection, identity: Identity, evaluation: str) -> Row[Any]:
+    """Return the row of an evaluation of a version that the identity sees. Raise EvaluationNotFound."""
+    row = find_evaluation(connection, evaluation)
+    try:
+        resolve(connection, identity, row.name, Exact(Version.parse(row.version)), manages=True)
+    except NotFound:
+        raise not_found(evaluation) from None
     return row
 
 

@@ -1,47 +1,42 @@
-"""Evaluations of versions: start_evaluation, get_evaluation, list_evaluations and cancel_evaluation."""
+"""The start and the end of evaluations: start_evaluation and cancel_evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, insert, select
 
 from skillery import audit
-from skillery.attestations.evaluations import OWN, case_results
+from skillery.attestations.evaluations import OWN
 from skillery.audit import Actor
 from skillery.backends import Identity
 from skillery.database.registry import Registry, lock_skill_row
 from skillery.database.tables import eval_trials, evaluations, skill_versions
-from skillery.errors import Conflict, InvalidParams, NotFound
+from skillery.errors import Conflict, InvalidParams
 from skillery.evaluations.models import Model
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import new_evaluation_id, parse_id
-from skillery.formats.version_spec import Exact, parse_named
+from skillery.formats.version_spec import Exact
 from skillery.identity import access
-from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, SkillName, about
+from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.publishing.evaluation_cases import CaseRuns, Loaded
 from skillery.publishing.evaluation_rows import (
     ACTIVE,
     Evaluation,
     end_evaluation,
-    evaluation_fields,
     evaluation_of,
     find_evaluation,
-    not_found,
-    read_results,
-    select_evaluations,
+    find_seen,
 )
 from skillery.publishing.evaluation_tasks import Models
-from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
-from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
-from skillery.registry.visibility import SEEN_BY_ALL
 
 Kind = Literal["run", "task"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -52,35 +47,6 @@ _ADD = {
 MOST_TRIALS = 20_000
 """The maximum number of trials of an evaluation: servers look for open ones twice a second."""
 EVALUATED = ("draft", "in_review", "published", "deprecated")
-
-
-class ArmCount(msgspec.Struct, frozen=True):
-    """The trials of an arm that have passed, and all that have ended."""
-
-    passed: int
-    trials: int
-
-
-class EvaluatedCase(msgspec.Struct, frozen=True):
-    """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
-
-    id: str
-    kind: str
-    arms: dict[str, ArmCount]
-    problems: Annotated[list[str], Meta(description="Why trials with the version have not passed")]
-
-
-class EvaluationCases(Evaluation, frozen=True, kw_only=True):
-    """An evaluation with its cases."""
-
-    cases: list[EvaluatedCase]
-
-
-class EvaluationPage(msgspec.Struct, frozen=True):
-    """A page of evaluations, newest first."""
-
-    evaluations: Sequence[Evaluation]
-    next_cursor: NextCursor
 
 
 # -- start_evaluation --------------------------------------------------------------------------------------------------
@@ -210,94 +176,6 @@ def _trials_of(loaded: Loaded, plan: Plan) -> Iterator[dict[str, object]]:
                 yield from ({"kind": kind, "case_id": case_id, "arm": arm, "trial": trial} for arm in arms)
 
 
-# -- get_evaluation, list_evaluations ----------------------------------------------------------------------------------
-
-
-def _find_seen(connection: Connection, identity: Identity, evaluation: str) -> Row[Any]:
-    """Return the row of an evaluation of a version that the identity sees. Raise EvaluationNotFound."""
-    row = find_evaluation(connection, evaluation)
-    try:
-        resolve(connection, identity, row.name, Exact(Version.parse(row.version)), manages=True)
-    except NotFound:
-        raise not_found(evaluation) from None
-    return row
-
-
-class GetEvaluation(Params, frozen=True, kw_only=True):
-    """Return an evaluation with the results of its cases."""
-
-    id: Annotated[str, about("Id of the evaluation")]
-
-
-async def get_evaluation(parts: Evaluations, identity: Identity, params: GetEvaluation) -> EvaluationCases:
-    work = partial(_read_cases, identity=identity, evaluation=parse_id(params.id))
-    return await parts.registry.read_page(work)
-
-
-def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> EvaluationCases:
-    """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed: the texts
-    quote results of runs.
-    """
-    row = _find_seen(connection, identity, evaluation)
-    tried = read_results(connection, row.id)
-    problems: dict[tuple[str, str], list[str]] = {}
-    if access.reviews(identity, row.name) or access.publishes(identity, row.name):
-        for kind, case_id, arm, result in tried:
-            if arm == "with" and result.problem:
-                problems.setdefault((kind, case_id), []).append(result.problem)
-    cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
-    return EvaluationCases(
-        **evaluation_fields(row),
-        cases=[
-            EvaluatedCase(
-                each.id,
-                each.kind,
-                {arm: ArmCount(*counts) for arm, counts in each.arms.items()},
-                problems.get((each.kind, each.id), []),
-            )
-            for each in cases
-        ],
-    )
-
-
-class ListEvaluations(Params, frozen=True, kw_only=True):
-    """List the evaluations of a skill, newest first."""
-
-    name: SkillName
-    version: Annotated[str, about("Version spec (omit for all versions)")] = ""
-    limit: PageLimit = 50
-    cursor: Cursor = ""
-
-
-async def list_evaluations(parts: Evaluations, identity: Identity, params: ListEvaluations) -> EvaluationPage:
-    work = partial(_read_page, identity=identity, key=parts.registry.cursor_key, params=params)
-    return await parts.registry.read_page(work)
-
-
-def _read_page(connection: Connection, identity: Identity, key: bytes, params: ListEvaluations) -> EvaluationPage:
-    """Return a page of evaluations of the versions that the identity sees. Raise the errors of `resolve`."""
-    name, spec = parse_named(params.name, params.version)
-    if params.version:
-        row = resolve(connection, identity, name, spec, manages=True)
-        where = [evaluations.c.version_id == row.version_id]
-    else:
-        skill_id = find_skill(connection, identity, name)
-        if skill_id is None:
-            raise skill_not_found(connection, identity, name)
-        where = [skill_versions.c.skill_id == skill_id]
-        if not access.reviews(identity, name):
-            is_own = skill_versions.c.publisher == identity.name
-            where.append(skill_versions.c.status.in_(SEEN_BY_ALL) | is_own)
-    bound_to = ("list_evaluations", name, params.version)
-    if params.cursor:
-        where.append(evaluations.c.id < int(read_cursor(key, bound_to, params.cursor, 1)[0]))
-    newest = select_evaluations().where(*where).order_by(evaluations.c.id.desc()).limit(params.limit + 1)
-    rows = connection.execute(newest).all()
-    page = fitting_items([evaluation_of(row) for row in rows[: params.limit]])
-    next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return EvaluationPage(page, next_cursor)
-
-
 # -- cancel_evaluation -------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +190,7 @@ async def cancel_evaluation(parts: Evaluations, identity: Identity, params: Canc
 
 
 def _cancel(connection: Connection, identity: Identity, evaluation: str) -> Evaluation:
-    row = _find_seen(connection, identity, evaluation)
+    row = find_seen(connection, identity, evaluation)
     _require_right(identity, row.name)
     if not end_evaluation(connection, row.id, "cancelled", f"cancelled by {identity.name}"):
         raise Conflict(f"{evaluation} has ended: it is {row.state}", hint="There is nothing to cancel.")
@@ -324,7 +202,5 @@ def _cancel(connection: Connection, identity: Identity, evaluation: str) -> Eval
 
 METHODS = (
     Method(start_evaluation, "read", audits="name"),
-    Method(get_evaluation, "read", audits=""),
-    Method(list_evaluations, "read", audits=""),
     Method(cancel_evaluation, "read", audits="id"),
 )

@@ -10,8 +10,8 @@ from skillery.errors import NotAllowed, NotFound, SkilleryError
 from skillery.formats.check_results import CheckFinding
 from skillery.identity import access
 from skillery.method import or_none
+from skillery.publishing.evaluation_results import ListEvaluations, list_evaluations
 from skillery.publishing.evaluation_rows import Evaluation
-from skillery.publishing.evaluations import ListEvaluations, list_evaluations
 from skillery.publishing.passing import ExplainedPolicy
 from skillery.publishing.reviews import ApproveVersion, RejectVersion, approve_version, reject_version
 from skillery.skills.descriptions import Skill

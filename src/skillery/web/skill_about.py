@@ -13,8 +13,8 @@ from skillery.errors import BlobNotFound
 from skillery.formats.semver import Version
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
+from skillery.publishing.evaluation_results import ListEvaluations, list_evaluations
 from skillery.publishing.evaluation_rows import Evaluation
-from skillery.publishing.evaluations import ListEvaluations, list_evaluations
 from skillery.registry.version_rows import Severity
 from skillery.runs.failures import ListFailures, list_failures
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results

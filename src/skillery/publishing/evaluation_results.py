@@ -1,0 +1,141 @@
+"""The results of evaluations: get_evaluation and list_evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import Connection
+
+from skillery.attestations.evaluations import case_results
+from skillery.backends import Identity
+from skillery.database.tables import evaluations, skill_versions
+from skillery.formats.texts import parse_id
+from skillery.formats.version_spec import parse_named
+from skillery.identity import access
+from skillery.method import Cursor, Method, PageLimit, Params, SkillName, about
+from skillery.publishing.evaluation_rows import (
+    Evaluation,
+    evaluation_fields,
+    evaluation_of,
+    find_seen,
+    read_results,
+    select_evaluations,
+)
+from skillery.publishing.evaluations import Evaluations
+from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
+from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.visibility import SEEN_BY_ALL
+
+
+class ArmCount(msgspec.Struct, frozen=True):
+    """The trials of an arm that have passed, and all that have ended."""
+
+    passed: int
+    trials: int
+
+
+class EvaluatedCase(msgspec.Struct, frozen=True):
+    """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
+
+    id: str
+    kind: str
+    arms: dict[str, ArmCount]
+    problems: Annotated[list[str], Meta(description="Why trials with the version have not passed")]
+
+
+class EvaluationCases(Evaluation, frozen=True, kw_only=True):
+    """An evaluation with its cases."""
+
+    cases: list[EvaluatedCase]
+
+
+class EvaluationPage(msgspec.Struct, frozen=True):
+    """A page of evaluations, newest first."""
+
+    evaluations: Sequence[Evaluation]
+    next_cursor: NextCursor
+
+
+class GetEvaluation(Params, frozen=True, kw_only=True):
+    """Return an evaluation with the results of its cases."""
+
+    id: Annotated[str, about("Id of the evaluation")]
+
+
+async def get_evaluation(parts: Evaluations, identity: Identity, params: GetEvaluation) -> EvaluationCases:
+    work = partial(_read_cases, identity=identity, evaluation=parse_id(params.id))
+    return await parts.registry.read_page(work)
+
+
+def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> EvaluationCases:
+    """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed: the texts
+    quote results of runs.
+    """
+    row = find_seen(connection, identity, evaluation)
+    tried = read_results(connection, row.id)
+    problems: dict[tuple[str, str], list[str]] = {}
+    if access.reviews(identity, row.name) or access.publishes(identity, row.name):
+        for kind, case_id, arm, result in tried:
+            if arm == "with" and result.problem:
+                problems.setdefault((kind, case_id), []).append(result.problem)
+    cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
+    return EvaluationCases(
+        **evaluation_fields(row),
+        cases=[
+            EvaluatedCase(
+                each.id,
+                each.kind,
+                {arm: ArmCount(*counts) for arm, counts in each.arms.items()},
+                problems.get((each.kind, each.id), []),
+            )
+            for each in cases
+        ],
+    )
+
+
+class ListEvaluations(Params, frozen=True, kw_only=True):
+    """List the evaluations of a skill, newest first."""
+
+    name: SkillName
+    version: Annotated[str, about("Version spec (omit for all versions)")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_evaluations(parts: Evaluations, identity: Identity, params: ListEvaluations) -> EvaluationPage:
+    work = partial(_read_page, identity=identity, key=parts.registry.cursor_key, params=params)
+    return await parts.registry.read_page(work)
+
+
+def _read_page(connection: Connection, identity: Identity, key: bytes, params: ListEvaluations) -> EvaluationPage:
+    """Return a page of evaluations of the versions that the identity sees. Raise the errors of `resolve`."""
+    name, spec = parse_named(params.name, params.version)
+    if params.version:
+        row = resolve(connection, identity, name, spec, manages=True)
+        where = [evaluations.c.version_id == row.version_id]
+    else:
+        skill_id = find_skill(connection, identity, name)
+        if skill_id is None:
+            raise skill_not_found(connection, identity, name)
+        where = [skill_versions.c.skill_id == skill_id]
+        if not access.reviews(identity, name):
+            is_own = skill_versions.c.publisher == identity.name
+            where.append(skill_versions.c.status.in_(SEEN_BY_ALL) | is_own)
+    bound_to = ("list_evaluations", name, params.version)
+    if params.cursor:
+        where.append(evaluations.c.id < int(read_cursor(key, bound_to, params.cursor, 1)[0]))
+    newest = select_evaluations().where(*where).order_by(evaluations.c.id.desc()).limit(params.limit + 1)
+    rows = connection.execute(newest).all()
+    page = fitting_items([evaluation_of(row) for row in rows[: params.limit]])
+    next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
+    return EvaluationPage(page, next_cursor)
+
+
+METHODS = (
+    Method(get_evaluation, "read", audits=""),
+    Method(list_evaluations, "read", audits=""),
+)
