@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,6 +56,7 @@ EVALUATION = {
     "identity_kind": "person",
 }
 TRIAL = {"kind": "task", "case_id": "a", "arm": "with", "trial": 1, "is_done": True, "attempts": 1}
+MODEL_KEY = "sk-7f3a90c1d2"
 NEGATIVE = {"name": "negative", "args": {"a": 1, "b": -2}, "expect": {"sum": -1}}
 
 
@@ -181,6 +183,13 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     assert (first["state"], first["error"], first["verdict"], first["kinds"]) == ("done", "", None, ["run", "task"])
     counts = {arm: count["passed"] for arm, count in first["cases"][1]["arms"].items()}
     assert counts == {"with": 1, "without": 0}
+    eve, kept = Caller(server.url, Who("eve", "read")), first["cases"][1]["transcripts"]
+    assert [(each["arm"], each["passed"]) for each in kept] == [("with", True), ("without", False)]
+    read = {"id": first["id"], "transcript": kept[0]["id"]}
+    assert '"name":"execute_skill"' in rita("read_transcript", **read)["text"]
+    assert ended(eve, name, "1.0.0")["cases"][1]["transcripts"] == []
+    assert eve.error("read_transcript", **read)["data"]["type"] == "evaluation_not_found"
+    assert eve.error("read_blob", blob_id=kept[0]["id"])["data"]["type"] == "blob_not_found"
     assert ann("explain_policy", name=name, version="1.0.0")["status"] == "published"
 
     above = ann.error("start_evaluation", name=name, version="1.0.0", kinds=["task"], budget=5.01)
@@ -208,6 +217,60 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
     ann("start_evaluation", name=name, version="1.1.0", kinds=["task"], budget=0.000001)
     stopped = ended(ann, name, "1.1.0")
     assert (stopped["state"], stopped["error"]) == ("stopped", "0.00 of 0.00 USD are used; raise the budget")
+
+
+def says(asked: dict[str, Any], heard: Sequence[Heard]) -> str:
+    """Answer with the key of the request, as a hostile endpoint could."""
+    return f"{len(asked['tools'])}, and the key is {MODEL_KEY}"
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on SQLite with a model that repeats its key, and without a grace time of sweeps."""
+    folder = tmp_path_factory.mktemp("keeping")
+    with FakeModel(play=says) as model:
+        settings = SETTINGS.replace("URL", model.url).replace('"house-small"', '"house-small"\nsecret = "HOUSE_KEY"')
+        (folder / "home").mkdir()
+        (folder / "home" / "skillery.toml").write_text(settings + "\n[gc]\ngrace_minutes = 0\n")
+        env = {"SKILLERY_SECRETS": "environment", "SKILLERY_SECRET_HOUSE_KEY": MODEL_KEY}
+        running = Server(folder / "home", env=env)
+        yield running
+        assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.mark.full
+def test_transcripts_have_no_key_and_end_with_their_time_or_version(
+    keeping: Server, new_name: str, tmp_path: Path
+) -> None:
+    rpc = keeping.rpc
+    tasks = json.dumps({"evals": [{"prompt": "Add 1 and 2.", "graders": [{"type": "contains", "pattern": "3"}]}]})
+    publish(rpc, new_name, "1.0.0", ADDS, SMALL, **{"evals/evals.json": tasks})
+    command = "eval", f"{new_name}@1.0.0", "--tasks", "--transcripts", str(tmp_path / "said"), "--url", keeping.url
+    done = skillery(*command)
+    assert done.code == 0, done.err
+    assert sorted(file.name for file in (tmp_path / "said").iterdir()) == ["2-with-1.jsonl", "2-without-1.jsonl"]
+    said = [json.loads(line) for line in (tmp_path / "said" / "2-with-1.jsonl").read_text().splitlines()]
+    assert [(entry["role"], entry["text"]) for entry in said] == [
+        ("user", "Add 1 and 2."),
+        ("assistant", f"{said[1]['text'][0]}, and the key is *"),
+    ]
+
+    evaluation = ended(rpc, new_name, "1.0.0")
+    [_, case] = evaluation["cases"]
+    first, second = ({"id": evaluation["id"], "transcript": kept["id"]} for kept in case["transcripts"])
+    with sqlite3.connect(keeping.home / "skillery.db", timeout=300) as database:
+        past = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        database.execute("UPDATE blobs SET expires_at = ? WHERE id = ?", (past, first["transcript"]))
+    removed = rpc("collect_garbage")["removed"]
+    assert (removed["expired_blobs"]["count"], removed["unused_contents"]["count"]) == (1, 1)
+    assert rpc.error("read_transcript", **first)["message"].endswith(f"has no transcript '{first['transcript']}'")
+    assert rpc("read_transcript", **second)["text"].count("\n") == 2
+    assert len(ended(rpc, new_name, "1.0.0")["cases"][1]["transcripts"]) == 1
+
+    purged = rpc("purge_version", name=new_name, version="1.0.0", reason="It has a password.")
+    assert purged["deleted_contents"] > 0
+    with sqlite3.connect(keeping.home / "skillery.db", timeout=300) as database:
+        assert database.execute("SELECT count(*) FROM blobs WHERE kind LIKE '%transcript%'").fetchone() == (0,)
 
 
 @pytest.mark.full

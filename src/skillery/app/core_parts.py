@@ -32,7 +32,7 @@ from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
 from skillery.backends.verifier import SigstoreVerifier
 from skillery.contents.blobs import Blobs
-from skillery.contents.kept_contents import SignedDownloads
+from skillery.contents.kept_contents import SignedDownloads, Transcripts
 from skillery.context.disks import Disks
 from skillery.context.queue import Queue
 from skillery.database import Database
@@ -161,8 +161,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     steps = sweep_steps(base.settings, database, backends.storage, runtime.cache, runtime.packages.environments)
     collector = Collector(database, steps)
     exports = Exports(database, backends.storage, base.settings.index_skills)
-    preparation = FactsPreparation(exports)
-    thin = thin_plugins_of(base.settings, backends.authenticator)
+    preparation, thin = FactsPreparation(exports), thin_plugins_of(base.settings, backends.authenticator)
     base = base._replace(events=PreparingEvents(base.events, preparation, base.vulnerabilities))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
@@ -176,6 +175,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     views, revocations = base.settings, Revocations(database, backends.signing)
     models = Models(base.settings.models, base.settings.evals, backends.secrets)
+    transcripts = Transcripts(database, backends.storage, base.settings.evals.keep_transcripts_days)
     return Core(
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
@@ -194,7 +194,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
         passing=publisher.passing,
         reviews=Reviews(database, publisher.checks, publisher.passing),
-        evaluations=Evaluations(registry, CaseRuns(database, publisher.checks), models),
+        evaluations=Evaluations(registry, CaseRuns(database, publisher.checks), models, transcripts),
         revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),

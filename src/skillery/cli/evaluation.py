@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,6 +53,7 @@ MOST_MISSED = 10
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a benchmark.json.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option("--tasks", is_flag=True, help="With NAME@VERSION: also do the tasks, with the model of the server.")
+@click.option("--transcripts", type=click.Path(path_type=Path), metavar="DIR", help="With --tasks: save transcripts.")
 @click.option(
     "--import",
     "imported",
@@ -71,6 +73,7 @@ def evaluate(
     out: Path | None,
     junit: Path | None,
     tasks: bool,
+    transcripts: Path | None,
     imported: Path | None,
     sign_file: Path | None,
     plan: ModelPlan | None,
@@ -95,11 +98,13 @@ def evaluate(
         raise click.UsageError("--tasks, --import and --sign are about a version: write NAME@VERSION, not DIR")
     if version is not None and (find or out or junit or plan):
         raise click.UsageError("--find, --out, --junit and --model are about folders: write DIR, not NAME@VERSION")
+    if transcripts and not tasks:
+        raise click.UsageError("--transcripts saves what agents do: pass --tasks, too")
     if version is not None and imported is not None:
         _import_results(target, *version, imported, sign_file)
         return
     if version is not None:
-        _evaluate_version(target, *version, ["run", "task"] if tasks else ["run"], as_json=as_json)
+        _evaluate_version(target, *version, ["run", "task"] if tasks else ["run"], transcripts, as_json=as_json)
         return
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
@@ -247,9 +252,11 @@ def _version_in(folders: Sequence[Path]) -> tuple[str, str] | None:
     return name, version or ""
 
 
-def _evaluate_version(target: Target, name: str, version: str, kinds: list[Any], *, as_json: bool) -> None:
-    """Start an evaluation, wait for its end, and print its result. Exit with CHECK_FAILED if it has none, or if the
-    version is worse than the version before.
+def _evaluate_version(
+    target: Target, name: str, version: str, kinds: list[Any], folder: Path | None, *, as_json: bool
+) -> None:
+    """Start an evaluation, wait for its end, save its transcripts in the folder, and print its result. Exit with
+    CHECK_FAILED if it has none, or if the version is worse than the version before.
     """
     import asyncio
 
@@ -261,16 +268,32 @@ def _evaluate_version(target: Target, name: str, version: str, kinds: list[Any],
         while True:
             evaluation = await client.get_evaluation(started["id"])
             if evaluation["ended_at"]:
-                return evaluation
+                return evaluation, await _read_transcripts(client, evaluation) if folder else {}
             await asyncio.sleep(POLL_SECONDS)
 
-    evaluation = with_client(target, work, sandbox=True)
+    evaluation, texts = with_client(target, work, sandbox=True)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (folder / Path(file).name).write_text(text, encoding="utf-8")
     if as_json:
         print_json(evaluation)
     else:
         _print_cases(evaluation)
     if evaluation["state"] != "done" or evaluation["verdict"] == "worse":
         raise click.exceptions.Exit(CHECK_FAILED)
+
+
+async def _read_transcripts(client: AsyncClient, evaluation: Mapping[str, Any]) -> dict[str, str]:
+    """Return the transcripts by file name: the number of the case, the arm, and the number of the trial."""
+    texts = {}
+    for number, case in enumerate(evaluation["cases"], 1):
+        trials: Counter[str] = Counter()
+        for kept in case["transcripts"]:
+            trials[kept["arm"]] += 1
+            read = await client.read_transcript(evaluation["id"], kept["id"])
+            texts[f"{number}-{kept['arm']}-{trials[kept['arm']]}.jsonl"] = read["text"]
+    return texts
 
 
 def _print_cases(evaluation: Mapping[str, Any]) -> None:

@@ -1,20 +1,23 @@
-"""Contents that the server makes itself and keeps for some time: archives that callers download from the storage."""
+"""Contents that the server makes itself and keeps for some time: archives that callers download from the storage, packs
+of git repositories, and transcripts of evaluations.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-from sqlalchemy import Connection, delete, exists, insert, select
+import msgspec
+from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select
 
 from skillery.audit import SERVER
 from skillery.backends import SignsDownloads, Storage
 from skillery.contents.store import Content, Incoming, is_inline, open_content
 from skillery.database import Database, take_turns
-from skillery.database.tables import blobs, skill_versions
+from skillery.database.tables import blobs, evaluations, skill_versions
 from skillery.errors import ContentMissing, Unavailable
 from skillery.formats.texts import new_blob_id
 
@@ -181,6 +184,94 @@ def _add_pack(
     }
     facts = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": False}
     connection.execute(insert(blobs).values(**row, **facts, expires_at=created_at + PACKS_KEPT_FOR))
+
+
+# -- Transcripts of the agents of evaluations --------------------------------------------------------------------------
+
+
+TRANSCRIPT = "application/x-skillery-transcript"
+MOST_TRANSCRIPT = 1024 * 1024
+"""The maximum size of a transcript in bytes."""
+
+
+class Transcripts:
+    """Stores transcripts as blobs of the server, which expire after `days`. 0: it stores none. `path` of a blob is the
+    public id of the evaluation.
+    """
+
+    def __init__(self, database: Database, storage: Storage, days: int) -> None:
+        self._database = database
+        self._storage = storage
+        self._days = days
+
+    def keep(self, evaluation: str, entries: Sequence[Mapping[str, Any]]) -> str:
+        """Store a transcript as lines of JSON, and return its id, or "" if none is kept. Blocking.
+
+        After MOST_TRANSCRIPT, a last line has the number of the entries that are left out. Raise Unavailable if the
+        evaluation was purged.
+        """
+        if not self._days:
+            return ""
+        blob_id, incoming = new_blob_id(), Incoming(self._database, self._storage)
+        until = datetime.now(UTC) + timedelta(days=self._days)
+        try:
+            for line in _bounded_lines(entries):
+                incoming.write(line + b"\n")
+            incoming.commit(partial(_add_transcript, blob_id=blob_id, evaluation=evaluation, expires_at=until))
+        except BaseException:
+            incoming.abort()
+            raise
+        return blob_id
+
+    def read(self, evaluation: str, blob_id: str) -> str | None:
+        """Return a transcript of an evaluation, or None if it is not kept. Blocking."""
+
+        def work(connection: Connection) -> BinaryIO | None:
+            is_wanted = blobs.c.id == blob_id, blobs.c.path == evaluation, *is_transcript()
+            sha256 = connection.scalar(select(blobs.c.sha256).where(*is_wanted))
+            return open_content(connection, self._storage, sha256) if sha256 else None
+
+        stream = self._database.read_now(work)
+        if stream is None:
+            return None
+        with stream:
+            return stream.read().decode()
+
+
+def _bounded_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    left = MOST_TRANSCRIPT
+    for number, entry in enumerate(entries):
+        line = msgspec.json.encode(entry)
+        left -= len(line) + 1
+        if left < 0:
+            yield msgspec.json.encode({"role": "note", "text": f"{len(entries) - number} more entries are not kept"})
+            return
+        yield line
+
+
+def is_transcript() -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the blobs of transcripts that have not expired."""
+    return blobs.c.owner == SERVER.name, blobs.c.kind == TRANSCRIPT, blobs.c.expires_at > datetime.now(UTC)
+
+
+def _add_transcript(
+    connection: Connection, content: Content, blob_id: str, evaluation: str, expires_at: datetime
+) -> None:
+    # The lock makes a purge of the version wait: it then finds the blob.
+    row = select(evaluations.c.id).where(evaluations.c.evaluation == evaluation)
+    if connection.scalar(row.with_for_update(read=True)) is None:
+        raise Unavailable("the version was purged while it was evaluated", hint="Use another version.")
+    values = {"id": blob_id, "kind": TRANSCRIPT, "owner": SERVER.name, "path": evaluation}
+    facts = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": content.is_text}
+    times = {"created_at": datetime.now(UTC), "expires_at": expires_at}
+    connection.execute(insert(blobs).values(**values, **facts, **times))
+
+
+def drop_transcripts(connection: Connection, version_id: int) -> list[str]:
+    """Delete the transcripts of the evaluations of a version, and return the SHA-256 of their contents."""
+    of_version = select(evaluations.c.evaluation).where(evaluations.c.version_id == version_id)
+    is_dropped = blobs.c.owner == SERVER.name, blobs.c.kind == TRANSCRIPT, blobs.c.path.in_(of_version)
+    return list(connection.scalars(delete(blobs).where(*is_dropped).returning(blobs.c.sha256)))
 
 
 # -- Addresses under which callers download contents directly from the storage -----------------------------------------

@@ -162,8 +162,8 @@ async def _answers(trial: Trial, model: ModelClient, tools: AgentTools, budget: 
         trial.tokens, trial.cost = trial.tokens.plus(reply.tokens), trial.cost + reply.cost
         message = reply.message
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
-        said = {"role": "assistant", "text": message.text}
-        trial.transcript.append(said | ({"calls": calls} if calls else {}))
+        entry = {"role": "assistant", "text": message.text}
+        trial.transcript.append(entry | ({"calls": calls} if calls else {}))
         if not calls:
             trial.answer = message.text
             return True

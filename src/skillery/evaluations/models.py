@@ -28,6 +28,8 @@ SECONDS = 300.0
 RETRIES = 5
 MOST_WAIT = 60.0
 """The maximum time before a retry, in seconds."""
+_LEAST_KEY = 12
+"""The length from which a key in an answer is replaced."""
 _BYTES_PER_TOKEN = 3
 """Fewer bytes than a token has on average, so that a reservation suffices."""
 
@@ -187,7 +189,9 @@ class ModelClient:
                 if len(body) > MOST_BYTES:
                     break
         wait = response.headers.get("retry-after", "")
-        return response.status_code, float(wait) if wait.isascii() and wait.isdigit() else None, bytes(body)
+        # Answers are stored and shown. A short key may be a word of them.
+        answer = bytes(body).replace(self._key.encode(), b"*") if len(self._key) >= _LEAST_KEY else bytes(body)
+        return response.status_code, float(wait) if wait.isascii() and wait.isdigit() else None, answer
 
     def _reason(self, body: bytes) -> str:
         """Return the message of a refusal, or "". It does not contain the key."""

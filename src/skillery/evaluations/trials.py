@@ -127,3 +127,5 @@ class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: int = 0
     cost: float = 0.0
     used_skill: bool = False
+    transcript: str = ""
+    """The id of the stored transcript of an agent, which expires, or ""."""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, delete, not_, select, update
 from skillery.audit import SERVER
 from skillery.backends import Identity, Storage
 from skillery.contents.deletions import carry_out
-from skillery.contents.kept_contents import drop_packs
+from skillery.contents.kept_contents import drop_packs, drop_transcripts
 from skillery.database import Database
 from skillery.database.tables import (
     advisories,
@@ -130,6 +130,7 @@ def purge(
     # Trials quote results of runs.
     evaluated = select(evaluations.c.id).where(evaluations.c.version_id == before.version_id)
     connection.execute(delete(eval_trials).where(eval_trials.c.evaluation_id.in_(evaluated)))
+    results += drop_transcripts(connection, before.version_id)
     for table in (skill_files, exports, tools, evaluations):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)

@@ -205,8 +205,9 @@ class EvaluationJobs:
         spending.note(*await self._database.read(partial(read_costs, evaluation_id=trial.evaluation_id)))
         budget = TrialBudget(spending, trial.budget or 0.0, self._rules, [])
         model: str = msgspec.json.decode(trial.model_json or "{}")["name"]
+        keep = partial(self._parts.transcripts.keep, trial.evaluation)
         try:
-            return await self._tasks.run(identity_of(trial), loaded, trial.case_id, trial.arm, model, budget)
+            return await self._tasks.run(identity_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
         finally:
             if cost := sum(budget.used):
                 await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))

@@ -1,20 +1,25 @@
-"""The results of evaluations: get_evaluation and list_evaluations."""
+"""The results of evaluations: get_evaluation, read_transcript and list_evaluations."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from skillery.attestations.evaluations import case_results
 from skillery.backends import Identity
-from skillery.database.tables import evaluations, skill_versions
+from skillery.contents.kept_contents import is_transcript
+from skillery.database.tables import blobs, evaluations, skill_versions
+from skillery.errors import EvaluationNotFound
 from skillery.formats.texts import parse_id
 from skillery.formats.version_spec import parse_named
+from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, SkillName, about
 from skillery.publishing.evaluation_rows import (
@@ -38,6 +43,14 @@ class ArmCount(msgspec.Struct, frozen=True):
     trials: int
 
 
+class TranscriptOf(msgspec.Struct, frozen=True):
+    """The transcript of an agent, for `read_transcript`."""
+
+    id: str
+    arm: str
+    passed: bool
+
+
 class EvaluatedCase(msgspec.Struct, frozen=True):
     """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
 
@@ -45,6 +58,7 @@ class EvaluatedCase(msgspec.Struct, frozen=True):
     kind: str
     arms: dict[str, ArmCount]
     problems: Annotated[list[str], Meta(description="Why trials with the version have not passed")]
+    transcripts: Annotated[list[TranscriptOf], Meta(description="Transcripts that are kept")]
 
 
 class EvaluationCases(Evaluation, frozen=True, kw_only=True):
@@ -72,16 +86,19 @@ async def get_evaluation(parts: Evaluations, identity: Identity, params: GetEval
 
 
 def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> EvaluationCases:
-    """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed: the texts
-    quote results of runs.
+    """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed, and the
+    transcripts: these texts quote results of runs.
     """
     row = find_seen(connection, identity, evaluation)
     tried = read_results(connection, row.id)
-    problems: dict[tuple[str, str], list[str]] = {}
-    if access.reviews(identity, row.name) or access.publishes(identity, row.name):
+    problems, transcripts = defaultdict[tuple[str, str], list[str]](list), defaultdict[str, list[TranscriptOf]](list)
+    if _sees_texts(identity, row.name):
+        kept = set(connection.scalars(select(blobs.c.id).where(blobs.c.path == evaluation, *is_transcript())))
         for kind, case_id, arm, result in tried:
             if arm == "with" and result.problem:
-                problems.setdefault((kind, case_id), []).append(result.problem)
+                problems[kind, case_id].append(result.problem)
+            if result.transcript in kept:
+                transcripts[case_id].append(TranscriptOf(result.transcript, arm, result.passed))
     cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
     return EvaluationCases(
         **evaluation_fields(row),
@@ -90,11 +107,40 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
                 each.id,
                 each.kind,
                 {arm: ArmCount(*counts) for arm, counts in each.arms.items()},
-                problems.get((each.kind, each.id), []),
+                problems[each.kind, each.id],
+                transcripts[each.id] if each.kind == "task" else [],
             )
             for each in cases
         ],
     )
+
+
+def _sees_texts(identity: Identity, name: str) -> bool:
+    return access.reviews(identity, name) or access.publishes(identity, name)
+
+
+class ReadTranscript(Params, frozen=True, kw_only=True):
+    """Return what an agent of an evaluation said and did."""
+
+    id: Annotated[str, about("Id of the evaluation")]
+    transcript: Annotated[str, about("Id of the transcript")]
+
+
+class Transcript(msgspec.Struct, frozen=True):
+    """A transcript: lines of JSON, each with `role` and `text`."""
+
+    text: str
+
+
+async def read_transcript(parts: Evaluations, identity: Identity, params: ReadTranscript) -> Transcript:
+    evaluation, transcript = parse_id(params.id), parse_id(params.transcript)
+    row = await parts.registry.read(partial(find_seen, identity=identity, evaluation=evaluation))
+    is_seen = _sees_texts(identity, row.name)
+    text = await asyncio.to_thread(parts.transcripts.read, evaluation, transcript) if is_seen else None
+    if text is None:
+        hint = "Publishers and reviewers of the skill read transcripts, for evals.keep_transcripts_days."
+        raise EvaluationNotFound(f"{evaluation} has no transcript {quoted(transcript)}", hint=hint)
+    return Transcript(text)
 
 
 class ListEvaluations(Params, frozen=True, kw_only=True):
@@ -137,5 +183,6 @@ def _read_page(connection: Connection, identity: Identity, key: bytes, params: L
 
 METHODS = (
     Method(get_evaluation, "read", audits=""),
+    Method(read_transcript, "read", audits=""),
     Method(list_evaluations, "read", audits=""),
 )

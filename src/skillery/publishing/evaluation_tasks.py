@@ -7,7 +7,7 @@ no secrets. Neither do the skills that they call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -125,6 +125,10 @@ CallAs = Callable[[Identity], CallMethod]
 """Return the function that calls methods as an identity."""
 
 
+Keep = Callable[[Sequence[Mapping[str, Any]]], str]
+"""Store a transcript, and return its id. Blocking."""
+
+
 class TaskRuns:
     """Tries tasks with a model."""
 
@@ -136,10 +140,10 @@ class TaskRuns:
         self._has_room = has_room
 
     async def run(
-        self, by: Identity, loaded: Loaded, case_id: str, arm: Arm, model: str, budget: TrialBudget
+        self, by: Identity, loaded: Loaded, case_id: str, arm: Arm, model: str, budget: TrialBudget, keep: Keep
     ) -> TrialResult:
-        """Let an agent do a task once, and grade it. The runs belong to `by`. Raise ModelFailed or BudgetUsed, and the
-        errors of methods that do not work now.
+        """Let an agent do a task once, grade it, and keep its transcript. The runs belong to `by`. Raise ModelFailed or
+        BudgetUsed, and the errors of methods that do not work now.
         """
         task, files = loaded.tasks[case_id], loaded.files
         client, grader = [await self.models.client(name) for name in (model, self.models.rules.grader or model)]
@@ -159,6 +163,7 @@ class TaskRuns:
             trial.tokens.plus(graded.tokens).total,
             sum(budget.used),
             trial.used_skill,
+            await asyncio.to_thread(keep, trial.transcript),
         )
 
     async def _acting(self, by: Identity, loaded: Loaded, arm: Arm) -> tuple[Identity, tuple[str, str] | None]:

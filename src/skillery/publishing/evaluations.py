@@ -15,6 +15,7 @@ from skillery import audit
 from skillery.attestations.evaluations import OWN
 from skillery.audit import Actor
 from skillery.backends import Identity
+from skillery.contents.kept_contents import Transcripts
 from skillery.database.registry import Registry, lock_skill_row
 from skillery.database.tables import eval_trials, evaluations, skill_versions
 from skillery.errors import Conflict, InvalidParams
@@ -75,7 +76,8 @@ class Plan(NamedTuple):
 class Evaluations:
     """Starts evaluations. `EvaluationJobs` carries them out."""
 
-    def __init__(self, registry: Registry, cases: CaseRuns, models: Models) -> None:
+    def __init__(self, registry: Registry, cases: CaseRuns, models: Models, transcripts: Transcripts) -> None:
+        self.transcripts = transcripts
         self.registry = registry
         self.cases = cases
         self.models = models

@@ -91,7 +91,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evaluations of versions. `runs` is the number of trials that a server process tries at the same time, while no
     caller waits. 0: none. `model` and `grader` name models of the settings; without `grader`, the model grades too.
-    `budget` is that of one evaluation, `daily_budget` that of all evaluations of a day.
+    `budget` is that of one evaluation, `daily_budget` that of all evaluations of a day. 0 days: no transcript is kept.
     """
 
     runs: Natural = 2
@@ -103,6 +103,7 @@ class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: Price = 5.0
     daily_budget: Price = 50.0
     currency: str = "USD"
+    keep_transcripts_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 30
 
 
 class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
