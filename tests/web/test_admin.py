@@ -247,6 +247,33 @@ def test_entries_of_the_audit_trail_lead_to_skills_runs_and_identities(tokens_se
     assert f'<a href="/admin/audit?identity={new_name}">' in shown
 
 
+@pytest.mark.full
+def test_entries_about_namespaces_identities_and_secrets_lead_to_their_pages(
+    tokens_server: Server, new_name: str
+) -> None:
+    token, leaver, secret = token_of(tokens_server, new_name, "admin"), f"{new_name}.leaver", f"{new_name.upper()}_KEY"
+    rpc = Rpc(tokens_server.url, token)
+    publisher(rpc)(f"{new_name}.lab.greet")
+    rpc("set_namespace", namespace=f"{new_name}.lab", title="Laboratory")
+    token_of(tokens_server, leaver, "read")
+    rpc("revoke_identity", name=leaver)
+    admin, auditor = Browser(tokens_server.url, **HTML), browser_of(tokens_server, f"{new_name}-auditor", "audit")
+    admin.sign_in(token)
+    form = {**admin.fields("/admin/secrets"), "action": "grant", "secret": secret, "grantee": f"{new_name}.*"}
+    admin.post("/admin/secrets", form)
+    subjects = {
+        f"{new_name}.lab": f"/?ns={new_name}.lab",
+        leaver: f"/admin/audit?identity={leaver}",
+        secret: "/admin/secrets",
+    }
+
+    for subject, address in subjects.items():
+        path = f"/admin/audit?subject={subject}"
+        assert f'<a href="{address}"><bdi class="foreign">{subject}' in admin.get(path).text
+        is_seen = f'<a href="{address}"><bdi class="foreign">{subject}' in auditor.get(path).text
+        assert is_seen is not (subject == secret)
+
+
 def test_entries_of_tokens_name_their_identity(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     form = {**admin.fields("/admin/tokens"), "action": "create", "name": new_name, "scope": "read", "expires": "1d"}
