@@ -34,6 +34,7 @@ from tests.support.processes import await_early_day, eventually
 
 METHODS = ("get_activity", "list_reach", "list_searches")
 FAILS = "def main(args):\n    raise ValueError('no')"
+TEXT = {"skill_md": "# A", "files": skill_files()}
 CONNECTS = """
 import urllib.request
 def main(args):
@@ -190,7 +191,11 @@ def test_commands_show_activity_failures_reach_and_searches(tokens_sqlite: Serve
     assert used[1][:5] == [f"{new_name}.bad", "1", "0", "1", "1"]
     assert rows("activity", "--callers")[1][:5] == [new_name, "1", "0", "1", "1"]
     assert rows("failures")[1][:5] == [f"{new_name}.bad", "ValueError", "1", "1", "1.0.0"]
-    assert rows("reach", "--all")[1] == [f"{new_name}.bad", "host", "https://x.example", "-", "0", "0", "-"]
+    owner("create_skill", manifest=manifest(f"{new_name}.top", requires={"skills": {f"{new_name}.bad": "*"}}), **TEXT)
+    assert rows("reach", "--all")[1:] == [
+        [f"{new_name}.bad", "host", "https://x.example", "-", "0", "0", "-"],
+        [f"{new_name}.top", "skill", f"{new_name}.bad@1.0.0", "-", "-", "-", "-"],
+    ]
     # One caller is not enough for publishers. Callers of other cases may search for the same words.
     assert [row for row in rows("searches") if new_name in row[0]] == []
     answer = skillery("insight", "reach", "--json", "--url", tokens_sqlite.url, SKILLERY_TOKEN=token).json
@@ -245,6 +250,29 @@ def test_reach_lists_declared_and_refused_hosts_and_secrets(org: Server, new_nam
     rest = owner("list_reach", limit=1, cursor=page["next_cursor"])
     assert ([skill["name"] for skill in rest["skills"]], rest["next_cursor"]) == ([f"{new_name}.keyed"], None)
     assert publisher_of(org.url, "sven", f"{new_name}x")("list_reach", namespace=new_name)["skills"] == []
+
+
+def test_reach_has_required_skills_with_the_permissions_of_their_calls(org: Server, new_name: str) -> None:
+    owner = publisher_of(org.url, "olga", new_name)
+    mail, text, top = (f"{new_name}.{each}" for each in ("mail", "text", "top"))
+    host, key = f"https://mail.{new_name}.example", f"{new_name.upper()}_KEY"
+    owner.create(text)
+    owner.create(mail, permissions={"network": [host], "secrets": [key]}, requires={"skills": {text: "^1"}})
+    owner.create(top, requires={"skills": {mail: "^1"}})
+
+    skills = owner("list_reach")["skills"]
+
+    assert [(skill["name"], len(skill["reach"])) for skill in skills] == [(mail, 2), (top, 0)]
+    assert [
+        (each["name"], each["version"], each["range"], each["network"], each["secrets"])
+        for each in skills[1]["requires"]
+    ] == [(mail, "1.0.0", "^1", [host], [key]), (text, "1.0.0", "", [], [])]
+    reaching = {target: owner("list_reach", target=target)["skills"] for target in (host, key, mail, text, f"{top}x")}
+    assert {target: [skill["name"] for skill in found] for target, found in reaching.items()} == {
+        **{target: [mail, top] for target in (host, key, text)},
+        mail: [top],
+        f"{top}x": [],
+    }
 
 
 def test_refused_hosts_of_a_day_are_bounded(database: Database) -> None:

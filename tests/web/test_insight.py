@@ -74,6 +74,32 @@ def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Serve
     assert 'role="alert"' in wrong.text
 
 
+def test_reach_shows_required_skills_with_their_hosts_and_their_dependents(org: Server, new_name: str) -> None:
+    who = Who(f"w-{new_name}", "read run publish", f"{new_name}.*")
+    owner, browser = Caller(org.url, who), browser_of(org, who)
+    base, mail, top = (f"{new_name}.{each}" for each in ("base", "mail", "top"))
+    owner.create(base)
+    owner.create(mail, permissions={"network": ["https://m.example.com"]}, requires={"skills": {base: "*"}})
+    owner.create(top, requires={"skills": {mail: "^1"}})
+
+    page = text_of(browser.get("/insight/reach").text)
+    assert f"{mail} {base} 1.0.0 imports it the permissions of {mail}" in page
+    assert f"{top} {mail} 1.0.0 calls it m.example.com" in page
+    assert f"{top} {base} 1.0.0 imports it through another required skill the permissions of the skill that" in page
+    through = text_of(browser.get("/insight/reach?target=https://m.example.com").text)
+    assert f"{top} {mail} 1.0.0 calls it" in through
+    rows = browser.get("/insight/reach?as=csv").text.splitlines()
+    assert f"{top},skill,{mail}@1.0.0,,,,,,,," in rows
+    assert f"{top},host,https://m.example.com,,,,,,,,{mail}" in rows
+    of_base = text_of(browser.get(f"/s/{base}/insight").text)
+    assert (
+        f"Needed by Version Requires Runs in 30 days {top} 1.0.0 1.0.0 through another skill 0 {mail} 1.0.0" in of_base
+    )
+    assert f"Depends on a called skill keeps its own permissions Requires How What it may use {mail} 1.0.0" in text_of(
+        browser.get(f"/s/{top}/insight").text
+    )
+
+
 def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> None:
     owner = Who(f"w-{new_name}", "read run publish", f"{new_name}.*")
     Caller(org.url, owner).create(f"{new_name}.idle", permissions={"network": ["https://a.example.com"]})
@@ -88,7 +114,7 @@ def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> No
         f"{new_name}.idle,0,0,0,0,,0,",
     ]
     assert browser.get("/insight/reach?as=csv").text.splitlines()[1:] == [
-        f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,"
+        f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,,"
     ]
     assert browser.get("/insight/use?by=caller&as=csv").text.splitlines()[0].startswith("caller,skills,runs")
     of_skill = browser.get(f"/s/{new_name}.idle/insight?as=csv")

@@ -80,7 +80,6 @@ quota = Verb(
 
 # -- `skillery insight`: what is used and by whom, what fails, what skills may reach, and what callers search for ------
 
-
 _ACTIVITY = {
     "skills": Table("skills", "skill=name runs loads callers failed busy_ms p95_ms last_day", headed=True),
     "callers": Table("callers", "caller runs loads skills failed busy_ms last_day", headed=True),
@@ -94,10 +93,14 @@ def _print_activity(answer: Mapping[str, Any]) -> None:
 
 
 class _Reach(Table):
-    """A row for each host and secret of each skill."""
+    """A row for each host, secret and required skill of each skill."""
 
     def __call__(self, answer: Mapping[str, Any]) -> None:
-        rows = [{"skill": skill["name"], **target} for skill in answer["skills"] for target in skill["reach"]]
+        rows = []
+        for skill in answer["skills"]:
+            row = dict.fromkeys(("granted", "runs", "refused", "last_day")) | {"skill": skill["name"], "kind": "skill"}
+            required = ({"target": f"{each['name']}@{each['version']}"} for each in skill["requires"])
+            rows += [row | target for target in (*skill["reach"], *required)]
         super().__call__({**answer, self.key: rows})
 
 
@@ -132,7 +135,7 @@ insight = click.Group(
             ),
             option("--target", "target_"),
             pages="choice",
-            help="List which hosts and secrets skills may reach, and whether their runs did.",
+            help="List which hosts, secrets and other skills each skill may reach, and whether its runs did.",
         ),
         Verb(
             "searches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -109,13 +110,15 @@ _ROW = select_row(VersionRow, skill_versions, skills, version_id=skill_versions.
 )
 _closing = skill_versions.alias("closing")
 _closing_skill = skills.alias("closing_skill")
-_CLOSURE = Statement(
-    _ROW.add_columns(version_closure.c.depth)
+_CLOSURES = (
+    _ROW.add_columns(version_closure.c.depth, version_closure.c.version_id)
     .join(version_closure, version_closure.c.depends_on_id == skill_versions.c.id)
-    .join(_closing, _closing.c.id == version_closure.c.version_id)
+    .order_by(version_closure.c.depth, skills.c.name)
+)
+_CLOSURE = Statement(
+    _CLOSURES.join(_closing, _closing.c.id == version_closure.c.version_id)
     .join(_closing_skill, _closing_skill.c.id == _closing.c.skill_id)
     .where(_closing_skill.c.name == bindparam("name"), _closing.c.digest == bindparam("digest"))
-    .order_by(version_closure.c.depth, skills.c.name)
 )
 _VISIBILITY = Statement(select(skills.c.visibility).where(skills.c.name == bindparam("name")))
 _ADD_REQUIRES = Change(insert(version_requires), ("version_id", "name", "spec"))
@@ -125,7 +128,15 @@ _ADD_CLOSURE = Change(insert(version_closure), ("version_id", "depends_on_id", "
 def closure_of(connection: Connection, name: str, digest: str) -> list[Required]:
     """Return the versions that a stored version requires, the direct ones first. Purged versions are included."""
     rows = _CLOSURE.rows(connection, name=name, digest=digest)
-    return [Required(row[-1], VersionRow(*row[:-1])) for row in rows]
+    return [Required(row[-2], VersionRow(*row[:-2])) for row in rows]
+
+
+def closures_of(connection: Connection, version_ids: Iterable[int]) -> Mapping[int, list[Required]]:
+    """Return the versions that each of some versions requires, the direct ones first, by the id of the version."""
+    closures = defaultdict[int, list[Required]](list)
+    for row in connection.execute(_CLOSURES.where(version_closure.c.version_id.in_(list(version_ids)))):
+        closures[row[-1]].append(Required(row[-2], VersionRow(*row[:-2])))
+    return closures
 
 
 def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:

@@ -125,7 +125,7 @@ def _described(
     parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
     required, hidden = seen_closure(connection, identity, row)
     if required:
-        parts.append(f'"requires":{_json(_required(row, required))}')
+        parts.append(f'"requires":{_json(required_skills(row, required))}')
     if hidden:
         parts.append(f'"requires_hidden":{hidden}')
     if detail != "manifest":
@@ -152,7 +152,8 @@ def _checks(row: VersionRow, required: Sequence[Required]) -> str:
     return _json({**checks, "findings": [*checks.get("findings", []), *withdrawn]})[1:-1]
 
 
-def _required(row: VersionRow, required: Sequence[Required]) -> list[RequiredSkill]:
+def required_skills(row: VersionRow, required: Sequence[Required]) -> list[RequiredSkill]:
+    """Return the versions that a version requires, with the hosts and secrets of their calls."""
     ranges = ranges_of(row)
     return [
         RequiredSkill(

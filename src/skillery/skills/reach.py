@@ -1,4 +1,4 @@
-"""Reach: the hosts and secrets that skills may use, and those that their runs used or were refused."""
+"""Reach: the hosts, secrets and required skills that skills may use, and what their runs used or were refused."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, exists, func, or_, select
 
 from skillery.backends import Identity, NetworkUse
 from skillery.database import Change
-from skillery.database.tables import catalogue, catalogue_hosts, reach_days, skill_versions
+from skillery.database.tables import catalogue, catalogue_hosts, reach_days, skill_versions, skills, version_closure
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.network import parse_network_pattern
 from skillery.identity.secret_grants import granted
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
+from skillery.registry.requires import closures_of
 from skillery.registry.usage import adding, day_of, first_day
 from skillery.registry.uses import ContentParts
 from skillery.registry.visibility import parameters
 from skillery.skills.catalogue_filters import is_listed
+from skillery.skills.descriptions import RequiredSkill, required_skills
 from skillery.skills.figures import covering
 from skillery.skills.insight import Days, InNamespace, insight_into, require_insight
 
@@ -120,26 +122,27 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class SkillReach(msgspec.Struct, frozen=True):
-    """The hosts and secrets of a skill."""
+    """The hosts, secrets and required skills of a skill."""
 
     name: str
     version: str
     reach: Annotated[list[Reach], Meta(description="Hosts, then secrets, each by name")]
+    requires: Annotated[list[RequiredSkill], Meta(description="All required versions, the direct ones first")]
 
 
 class ReachPage(msgspec.Struct, frozen=True):
-    """A page of skills with network access or secrets, by name."""
+    """A page of skills with network access, secrets or required skills, by name."""
 
     skills: list[SkillReach]
     next_cursor: NextCursor
 
 
 class ListReach(Params, frozen=True, kw_only=True):
-    """List which skills may reach which hosts and secrets, and whether their runs did."""
+    """List which skills may reach which hosts, secrets and other skills, and whether their runs did."""
 
     namespace: InNamespace = ""
     skill: Annotated[str, about("Only this skill")] = ""
-    target: Annotated[str, about("Only skills that may reach this host, or that declare this secret")] = ""
+    target: Annotated[str, about("Only skills that may reach this host, secret or skill, also by a call")] = ""
     days: Days = 90
     limit: PageLimit = 50
     cursor: Cursor = ""
@@ -153,7 +156,8 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
     [after] = read_cursor(key, bound_to, params.cursor, 1) if params.cursor else ("",)
     first = first_day(params.days).isoformat()
     uses = reach_days.c.skill_id == catalogue.c.skill_id, reach_days.c.day >= first
-    where = [or_(catalogue.c.network, catalogue.c.secrets, exists().where(*uses))]
+    requires = exists().where(version_closure.c.version_id == catalogue.c.version_id)
+    where = [or_(catalogue.c.network, catalogue.c.secrets, exists().where(*uses), requires)]
     if params.target:
         where = [or_(*_reaching(params.target), exists().where(*uses, reach_days.c.target == params.target))]
     if params.skill:
@@ -167,24 +171,44 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
         .order_by(catalogue.c.name)
         .limit(params.limit + 1)
     )
-    rows = connection.execute(statement, parameters(identity)).all()
+    rows: Sequence[Any] = connection.execute(statement, parameters(identity)).all()
     page = rows[: params.limit]
     hosts, counts = _hosts(connection, page), _counts(connection, page, first)
+    closures = closures_of(connection, [row.version_id for row in page])
     listed = [
-        SkillReach(row.name, row.version, _reach(connection, row, hosts[row.version_id], counts[row.skill_id]))
+        SkillReach(
+            row.name,
+            row.version,
+            _reach(connection, row, hosts[row.version_id], counts[row.skill_id]),
+            required_skills(row, closures[row.version_id]),
+        )
         for row in page
     ]
     return ReachPage(listed, make_cursor(key, bound_to, (page[-1].name,)) if len(rows) > len(page) else None)
 
 
+_required = skill_versions.alias("required")
+
+
 def _reaching(target: str) -> list[Any]:
-    """Return the conditions for versions that declare a host or secret."""
+    """Return the conditions for versions that declare a host or secret, or that require a skill: the target, or one
+    whose calls may reach the target.
+    """
     pattern = parse_network_pattern(target)
     hosts = [target] if isinstance(pattern, str) else covering(pattern)
     reaches = select(catalogue_hosts.c.version_id).where(catalogue_hosts.c.host.in_(hosts))
-    quoted = msgspec.json.encode(target).decode()
-    declares = skill_versions.c.manifest_json.contains(quoted, autoescape=True)
-    return [catalogue.c.version_id.in_(reaches), catalogue.c.secrets & declares]
+
+    def declares(text: str, rows: FromClause) -> ColumnElement[bool]:
+        return rows.c.manifest_json.contains(msgspec.json.encode(text).decode(), autoescape=True)
+
+    requires = select(version_closure.c.version_id).where(
+        version_closure.c.depends_on_id == _required.c.id,
+        skills.c.id == _required.c.skill_id,
+        or_(skills.c.name == target, *(declares(host, _required) for host in hosts)),
+    )
+    # A manifest has the name of its own skill, which has a dot. Names of secrets have none.
+    by_name = [catalogue.c.secrets & declares(target, skill_versions)] if "." not in target else []
+    return [catalogue.c.version_id.in_(reaches), *by_name, catalogue.c.version_id.in_(requires)]
 
 
 def _hosts(connection: Connection, page: Sequence[Any]) -> Mapping[int, list[str]]:

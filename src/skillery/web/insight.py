@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from skillery.method import Params
 from skillery.runs.failures import FailureGroup, ListFailures, list_failures
 from skillery.skills.insight import ActivityReport, GetActivity, ListSearches, get_activity, has_insight, list_searches
 from skillery.skills.reach import ListReach, ReachPage, list_reach
+from skillery.versions.dependents import ListDependents, list_dependents
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skill_opened import open_version, page_of
@@ -101,11 +103,13 @@ async def show_skill(request: PageRequest) -> Answer:
     if request.query.get("as") == "csv":
         return _as_csv(opened.name, "version runs loads callers failed busy_ms", map(asdict, activity.versions))
     reach = (await request.do(list_reach, ListReach(skill=opened.name, days=days))).skills
+    dependents = await request.do(list_dependents, ListDependents(name=opened.name, limit=20))
     values = {
         "result": activity,
         "days": DAYS,
         "chosen_days": days,
-        "reach": reach[0].reach if reach else [],
+        "reach": reach[0] if reach else None,
+        "dependents": dependents,
         "failures": await _failures(request, opened.name, "", days),
     }
     return page_of(request, opened, "insight", "skill_insight.html", part="Insight", **values)
@@ -149,7 +153,7 @@ def _matrix(page: ReachPage) -> dict[str, Any]:
     frequent = [key for key, _ in counts.most_common(MOST_COLUMNS)]
     columns = sorted(frequent, key=lambda key: (key[0], key[1].removeprefix("https://")))
     rows = []
-    for skill in page.skills:
+    for skill in filter(attrgetter("reach"), page.skills):
         others = {(reach.kind, reach.target): reach for reach in skill.reach}
         rows.append((skill, [others.pop(key, None) for key in columns], list(others.values())))
     refused = [(skill, reach) for skill in page.skills for reach in skill.reach if reach.refused]
@@ -160,6 +164,19 @@ def _skills(report: ActivityReport) -> Iterable[dict[str, Any]]:
     return ({"skill": row.name, **asdict(row)} for row in report.skills)
 
 
+def _reach(page: ReachPage) -> Iterator[dict[str, Any]]:
+    """Yield the hosts, secrets and required skills of each skill, and those that calls of a required skill reach."""
+    for skill in page.skills:
+        row = dict.fromkeys(_REACH_COLUMNS.split()) | {"skill": skill.name, "through": ""}
+        for reach in skill.reach:
+            yield row | asdict(reach)
+        for each in skill.requires:
+            yield row | {"kind": "skill", "target": f"{each.name}@{each.version}"}
+            for kind, targets in (("host", each.network), ("secret", each.secrets)):
+                yield from (row | {"kind": kind, "target": target, "through": each.name} for target in targets)
+
+
+_REACH_COLUMNS = "skill kind target declared granted runs refused bytes_out bytes_in last_day"
 _SKILL_COLUMNS = "skill runs loads callers failed p95_ms busy_ms last_day"
 _CALLER_COLUMNS = "caller skills runs loads failed busy_ms last_day"
 TABS = {
@@ -195,8 +212,8 @@ TABS = {
         list_reach,
         ListReach,
         50,
-        "skill kind target declared granted runs refused bytes_out bytes_in last_day",
-        lambda page: ({"skill": skill.name, **asdict(reach)} for skill in page.skills for reach in skill.reach),
+        f"{_REACH_COLUMNS} through",
+        _reach,
         values=_matrix,
     ),
     "searches": Tab(

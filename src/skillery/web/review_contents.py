@@ -168,7 +168,7 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     hosts, secrets = map(tuple, kept)
     return Dangers(
         rights=[
-            *await _with_uses(request, new.name, rights),
+            *await _with_notes(request, new, rights),
             *_rights("same", PermissionNames(hosts, secrets)),
         ],
         limits=_limits(new.manifest, old, request.site.core.runner.default_limits, request.language),
@@ -179,17 +179,17 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     )
 
 
-async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -> list[Right]:
-    """Return the rights. New hosts get a note with the number of other skills that reach the host."""
-    hosts = [right.value for right in rights if right.is_more and right.of == "network"]
-    if not hosts:
-        return list(rights)
-    uses = await request.read_page(lambda connection: count_host_uses(connection, reader_of(request), name, hosts))
-    where = "of this server" if view_of(reader_of(request)) is None else "that you see"
-    return [
-        right._replace(note=_note_of_uses(uses[right.value], where)) if right.is_more and right.value in uses else right
-        for right in rights
-    ]
+async def _with_notes(request: PageRequest, new: Skill, rights: Sequence[Right]) -> list[Right]:
+    """Return the rights. A new host gets a note with the number of other skills that reach it, and a new call one with
+    the permissions of the called skill.
+    """
+    identity, hosts = reader_of(request), [right.value for right in rights if right.is_more and right.of == "network"]
+    uses = await request.read_page(lambda connection: count_host_uses(connection, identity, new.name, hosts))
+    where = "of this server" if view_of(identity) is None else "that you see"
+    notes = {host: _note_of_uses(count, where) for host, count in uses.items()}
+    for each in or_none(new.requires) or ():
+        notes[each.name] = f"Version {each.version} may use {', '.join([*each.network, *each.secrets])}."
+    return [right._replace(note=notes.get(right.value, "")) if right.is_more else right for right in rights]
 
 
 def _note_of_uses(count: int, where: str) -> str:
