@@ -12,7 +12,9 @@ from tests.registry.test_insight import CONNECTS, FAILS
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, overflow
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
+FAILS_IF = "def main(args):\n    if args['fails']:\n        raise ValueError('no')\n"
 HTML = {"accept": "text/html"}
 PAGES = ("/insight", "/insight/use", "/insight/use?by=caller", "/insight/reach", "/insight/searches")
 
@@ -98,6 +100,61 @@ def test_reach_shows_required_skills_with_their_hosts_and_their_dependents(org: 
     assert f"Depends on a called skill keeps its own permissions Requires How What it may use {mail} 1.0.0" in text_of(
         browser.get(f"/s/{top}/insight").text
     )
+
+
+@pytest.mark.full
+def test_pages_and_csv_show_the_numbers_of_the_methods(org: Server, new_name: str) -> None:
+    """Compare the facts of each page with the results of its method."""
+    who = Who(f"w-{new_name}", "read run publish", f"{new_name}.*")
+    owner, browser = Caller(org.url, who), browser_of(org, who)
+    name, stranger = f"{new_name}.fetch", Caller(org.url, Who(f"s-{new_name}"))
+    for version in ("1.0.0", "1.1.0"):
+        owner.create(name, version, code=FAILS_IF, permissions={"network": ["https://allowed.example.com"]})
+        for fails in (False, True, True):
+            stranger("execute_skill", name=name, args={"fails": fails})
+        owner("execute_skill", name=name, args={"fails": False})
+
+    activity = eventually(lambda: (found := owner("get_activity", skill=name, days=7))["total"]["runs"] == 8 and found)
+    failures = owner("list_failures", skill=name, days=7)["failures"]
+    [reach] = owner("list_reach", skill=name, days=7)["skills"]
+    html_of_skill = browser.get(f"/s/{name}/insight?days=7").text
+    page = text_of(html_of_skill)
+
+    total, before = activity["total"], activity["before"]
+    assert (total["failed"], total["completed"], total["callers"], before["runs"]) == (4, 4, 2, 0)
+    assert f"Uses {total['runs'] + total['loads']} " in page
+    assert f"Callers {total['callers']} " in page
+    assert f"Runs that failed {100 * total['failed'] / (total['failed'] + total['completed']):.1f} %" in page
+    assert f"95th percentile {activity['p95_ms']:,.0f} ms" in page
+    assert f"Runs by day {total['runs']} runs, {total['failed']} failed" in page
+    assert (
+        f"Runs by day from {activity['days'][0]['day']} to {activity['days'][-1]['day']}: 8, of which 4"
+        in html_of_skill
+    )
+    assert [row["version"] for row in activity["versions"]] == ["1.1.0", "1.0.0"]
+    for row in activity["versions"]:
+        assert f"{row['version']} {row['runs']} {row['loads']} {row['callers']} {_share(row)} %" in page
+        assert f"Uses of {row['version']} by day: {sum(row['uses_by_day'])}" in html_of_skill
+    for row in activity["callers"]:
+        assert f"{row['caller']} {row['skills']} {row['runs']} {row['loads']} {_share(row)} %" in page
+    assert failures[0]["runs"] == total["failed"]
+    for failure in failures:
+        assert f"{failure['runs']} runs of {failure['callers']} caller" in page
+        assert f"{name} {failure['last_version']} since {failure['since_version']}" in page
+        assert f"{failure['error_type']} : {failure['message']}" in page
+    for target in reach["reach"]:
+        assert target["target"] in page
+    (listed,) = owner("get_activity", namespace=new_name, days=7)["skills"]
+    wide = text_of(browser.get(f"/insight/use?ns={new_name}&days=7").text)
+    assert f"{name} {listed['runs']} {listed['loads']} {listed['callers']} {_share(listed)} %" in wide
+    columns = ("version", "runs", "loads", "callers", "failed", "busy_ms")
+    assert browser.get(f"/s/{name}/insight?days=7&as=csv").text.splitlines()[1:] == [
+        ",".join(str(row[column]) for column in columns) for row in activity["versions"]
+    ]
+
+
+def _share(row: dict[str, int]) -> int:
+    return round(100 * row["failed"] / (row["failed"] + row["completed"]))
 
 
 def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> None:
