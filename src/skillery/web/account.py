@@ -50,12 +50,7 @@ async def show_account(request: PageRequest) -> Page:
     uses: list[Use] = []
     with suppress(SkilleryError):  # the caller may not read them
         uses = list(uses_of_identity(await request.do(get_usage, GetUsage())))
-    values = {
-        "uses": uses,
-        "themes": THEMES,
-        "session": session,
-        "sessions": sessions,
-    }
+    values = {"uses": uses, "themes": THEMES, "session": session, "sessions": sessions}
     return Page("account.html", "Your account", values, "account")
 
 

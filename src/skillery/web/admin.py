@@ -148,9 +148,7 @@ async def show_quotas(request: PageRequest) -> Page:
 
 
 async def uses_of(request: PageRequest) -> list[Use]:
-    """Return the uses of quotas by the MOST identities and namespaces that use most, the highest part of a quota
-    first.
-    """
+    """Return the uses of quotas by the MOST identities and namespaces that use most, the fullest quota first."""
     quotas = request.site.core.usage.quotas
     identities = await request.read_page(partial(list_uses, quotas=quotas, most=MOST))
     namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))

@@ -1,6 +1,4 @@
-"""`/admin`: what needs an admin now, the worst first, each with its remedy; how the server is protected, and the latest
-changes.
-"""
+"""`/admin`: what needs an admin now, each with its remedy; how the server is protected, and the latest changes."""
 
 from __future__ import annotations
 

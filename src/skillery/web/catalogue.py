@@ -22,13 +22,7 @@ from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
 from skillery.skills.catalogue_listings import SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
-from skillery.skills.namespaces import (
-    DescribeNamespace,
-    Namespace,
-    SetNamespace,
-    describe_namespace,
-    set_namespace,
-)
+from skillery.skills.namespaces import DescribeNamespace, Namespace, SetNamespace, describe_namespace, set_namespace
 from skillery.skills.search import SearchSkills, search_skills
 from skillery.skills.search_results import FoundSkill, FoundSkillPage
 from skillery.web.catalogue_filters import (

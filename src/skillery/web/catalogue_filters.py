@@ -45,9 +45,7 @@ MOST_QUERY = 200
 
 
 class Filters(NamedTuple):
-    """The search words, filters and order of a catalogue page. Each field is a field of the address with the same
-    name.
-    """
+    """The search words, filters and order of a catalogue page, each with the name of its field in the address."""
 
     q: str = ""
     ns: str = ""
@@ -56,9 +54,7 @@ class Filters(NamedTuple):
     lang: str = ""
     status: str = ""
     flags: tuple[str, ...] = ()
-    """The names of the boolean filters that are set. The page offers only one value of each. The field has the same
-    name.
-    """
+    """The names of the boolean filters that are set. The page offers only one value of each."""
     sort: str = ""
     tags: tuple[str, ...] = ()
 
@@ -162,19 +158,14 @@ def _choice(filters: Filters, field: str, value: str, words: str, number: int | 
 
 
 def facets_of(filters: Filters, facets: Facets) -> list[tuple[str, list[Choice]]]:
-    """Return the filters of the page as pairs of a title and the values with their counts.
-
-    Filters that would select nothing are left out.
-    """
+    """Return the titles and choices of the filters. Filters that would select nothing are left out."""
     contents, *others = ((text.title, _choices(filters, facets, name)) for name, text in TEXTS.items())
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
     return [(title, choices) for title, choices in (contents, ("Trust", trust), *others) if choices]
 
 
 def _choices(filters: Filters, facets: Facets, field: str) -> list[Choice]:
-    """Return the choices of a filter by a text. A value that all skills of the page have selects nothing, and is left
-    out.
-    """
+    """Return the choices of a filter by a text, without a value that all skills of the page have."""
     current, words = getattr(filters, field), TEXTS[field].words
     numbers = {str(facet.value): facet.count for facet in facets.of(TEXTS[field].facet)}
     has_several = len(numbers) > 1

@@ -16,14 +16,7 @@ from msgspec.structs import replace
 
 from skillery.formats import texts
 from skillery.formats.bundle import SKILL_MD
-from skillery.formats.version_diffs import (
-    Compared,
-    DiffSide,
-    FileChange,
-    FileFacts,
-    ValueChange,
-    compare_versions,
-)
+from skillery.formats.version_diffs import Compared, DiffSide, FileChange, FileFacts, ValueChange, compare_versions
 from skillery.runs.comparison import TableDiff, compare_rows
 from skillery.web.display import visible
 from skillery.web.views.kinds import decoded, format_of
@@ -77,9 +70,7 @@ def file_diffs(changes: list[FileChange], skill_md: str, most_words: int) -> lis
 
 
 def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the hunks of a unified diff: the first line number in the old and the new file, and the lines with their
-    signs.
-    """
+    """Yield the hunks of a unified diff: their first line numbers in both files, and the lines with their signs."""
     start: re.Match[str] | None = None
     lines: list[str] = []
     for line in diff.split("\n"):

@@ -18,9 +18,7 @@ from skillery.formats.wording import HIDDEN, styles_emoji
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (7, "day"), (4.348, "week"), (12, "month"), (1e9, "year"))
 LONG_TEXT = 200
-"""The maximum number of characters of a text in a list. A longer text is cut in the middle, and its `title` is the
-whole text.
-"""
+"""The maximum length of a text in a list. A longer one is cut in the middle, and its `title` is the whole text."""
 
 
 class Language(NamedTuple):
@@ -206,9 +204,7 @@ def boxed(char: str) -> Markup:
 
 
 def _is_needed(match: re.Match[str]) -> bool:
-    """Return whether the matched character changes the letters or the emoji next to it, so that it is no hidden
-    text.
-    """
+    """Return whether the matched character changes the letters or the emoji next to it, so it hides no text."""
     text, position = match.string, match.start()
     return (match[0] in _JOINERS and _joins(text, position)) or styles_emoji(text, position)
 

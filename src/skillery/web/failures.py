@@ -147,9 +147,7 @@ _HEADINGS = {
 
 
 async def ask_for_login(request: PageRequest, send: Any) -> None:
-    """Redirect the browser to the login. htmx gets the status 401 and a header, because it follows redirects
-    invisibly.
-    """
+    """Redirect the browser to the login. htmx, which follows redirects invisibly, gets a status 401 and a header."""
     back = safe_next(request.address) if request.method in {"GET", "HEAD"} else page_with_form(request)
     address = f"/login?next={quote(back, safe='')}" if back and back != "/" else "/login"
     if "hx-request" in request.headers:

@@ -1,6 +1,4 @@
-"""The parts that all pages share: the request of a page, calls of methods with the rights of the caller, and the
-answers.
-"""
+"""The parts that all pages share: their request, calls of methods with the rights of the caller, and the answers."""
 
 from __future__ import annotations
 
@@ -185,7 +183,7 @@ class PageRequest:
 
     def publishes(self, name: str) -> bool:
         """Return whether the caller may publish versions of a skill, and so change it."""
-        return self.known is not None and access.publishes(self.known, name)
+        return access.publishes(self.identity, name)
 
     async def do(
         self, method: Callable[[Any, Identity, P], Awaitable[Json[R] | R]], params: P, *, key: str | None = None
@@ -247,10 +245,7 @@ def at_field(field: str) -> Iterator[None]:
 
 
 def path_of(*segments: str) -> str:
-    """Return a path with encoded segments, for example `/s/text.csv@1.0/files/a%20b.py`.
-
-    Slashes in the last segment are not encoded.
-    """
+    """Return a path with encoded segments, such as `/s/text.csv@1.0/a%20b.py`. The last one keeps its slashes."""
     *first, last = segments
     return "/" + "/".join([*(quote(segment, safe="@") for segment in first), quote(last, safe="@/")])
 
@@ -269,10 +264,7 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
 
 
 async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
-    """Return the request of a page, with its session and its caller.
-
-    Record the caller for the log of requests.
-    """
+    """Return the request of a page, with its session and its caller, whom the log of requests gets."""
     try:
         cookies = cookies_of(scope, headers)
     except HttpRefusal:

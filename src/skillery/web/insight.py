@@ -1,6 +1,4 @@
-"""`/insight` and `/s/{ref}/insight`: what is used and by whom, what fails, which skills reach what, and which searches
-lead nowhere.
-"""
+"""`/insight` and `/s/{ref}/insight`: uses and callers, failures, reach, and searches that lead nowhere."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from msgspec.structs import asdict
 
 from skillery.errors import InvalidParams
 from skillery.http.requests import send_bytes
-from skillery.identity import access
 from skillery.method import Params
 from skillery.runs.failures import FailureGroup, ListFailures, list_failures
 from skillery.skills.insight import ActivityReport, GetActivity, ListSearches, get_activity, has_insight, list_searches
@@ -24,7 +21,7 @@ from skillery.skills.reach import ListReach, ReachPage, list_reach
 from skillery.versions.dependents import ListDependents, list_dependents
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skill_opened import open_version, page_of
+from skillery.web.skill_opened import open_version, page_of, sees_insight
 from skillery.web.views.tables import Table, as_csv
 
 DAYS = (7, 30, 90)
@@ -38,13 +35,12 @@ def shows(key: str) -> Callable[[PageRequest], bool]:
     """Return the function that decides who sees a page. Each caller who may publish sees what fails."""
     if key == "failures":
         return lambda request: request.may("publish")
-    return lambda request: request.known is not None and has_insight(request.known)
+    return lambda request: has_insight(request.identity)
 
 
 def shows_skill(request: PageRequest) -> bool:
     """Return whether the caller has insight into the skill in the address."""
-    name = request.parameter("ref").partition("@")[0]
-    return request.known is not None and has_insight(request.known) and access.covers(request.known, name)
+    return sees_insight(request, request.parameter("ref").partition("@")[0])
 
 
 class Tab(NamedTuple):
@@ -207,15 +203,7 @@ TABS = {
             "deprecated": "deprecated but used",
         },
     ),
-    "reach": Tab(
-        "Reach",
-        list_reach,
-        ListReach,
-        50,
-        f"{_REACH_COLUMNS} through",
-        _reach,
-        values=_matrix,
-    ),
+    "reach": Tab("Reach", list_reach, ListReach, 50, f"{_REACH_COLUMNS} through", _reach, values=_matrix),
     "searches": Tab(
         "Searches",
         list_searches,

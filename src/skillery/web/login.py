@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -44,6 +45,7 @@ def _form(*fields: str) -> Schema:
     return Schema(type=OpenAPIType.OBJECT, properties=dict.fromkeys(fields, text), required=list(fields))
 
 
+_open = partial(Operation, is_open=True)
 _HTML = ("text/html",)
 _EITHER = ("text/html", JSON)
 NEXT = in_query("next", "The path of this server that the browser opens afterwards.")
@@ -55,34 +57,31 @@ REFUSED = {
 }
 SEE_OTHER = Response("Signed in, with a new cookie. Location is `next`.", kinds=())
 LOGIN_OPERATIONS = (
-    Operation(
+    _open(
         "GET",
         "/login",
         "The page for a login with a browser",
         {200: Response("The page.", kinds=_HTML)},
         (400, 404),
-        is_open=True,
         description="404 with auth = open.",
         parameters=(NEXT,),
     ),
-    Operation(
+    _open(
         "POST",
         "/login",
         "Sign in with a token",
         {303: SEE_OTHER, **REFUSED},
         (404, 408, 413, 415),
-        is_open=True,
         body=Body(FORM, _form("form_token", "token"), "The fields of the page; `next` is optional."),
     ),
 )
 LOGOUT_OPERATIONS = (
-    Operation(
+    _open(
         "POST",
         "/logout",
         "Sign out",
         {303: Response("Signed out. Location is the page for a login.", kinds=()), 403: REFUSED[403]},
         (400, 404, 408, 413, 415),
-        is_open=True,
         body=Body(FORM, _form("form_token"), "The field of the page."),
     ),
 )
@@ -162,25 +161,23 @@ def cookie_of_login(visit: Visit, signed_in: SignedIn) -> Header:
 
 LOGIN_SECONDS = 600
 BEGIN = (
-    Operation(
+    _open(
         "GET",
         "/login/{name}",
         "Begin a login at another address",
         {303: Response("Location is the address of the identity provider.", kinds=())},
         (400, 404),
-        is_open=True,
         description="`name` is an authenticator of the setting `auth` that supports browsers, such as `oidc`.",
         parameters=(NEXT,),
     ),
 )
 FINISH = (
-    Operation(
+    _open(
         "GET",
         "/login/{name}/callback",
         "Finish a login at another address",
         {303: SEE_OTHER, **{status: REFUSED[status] for status in (400, 401, 429)}},
         (404,),
-        is_open=True,
         description="The identity provider sends the browser to this address.",
     ),
 )
@@ -212,9 +209,7 @@ async def begin_login(request: PageRequest) -> SeeOther:
 
 
 async def finish_login(request: PageRequest) -> Answer:
-    """Start a session if the authenticator accepts the answer of the identity provider. Else return a page with the
-    reason.
-    """
+    """Start a session if the authenticator accepts the answer of the identity provider. Else show the reason."""
     visit, site, (name, login) = request.visit, request.site, _login(request)
     # The cookie is used up, whether the login fails or not.
     dropped_cookie = visit.cookies.dropping(visit.cookies.login)

@@ -252,9 +252,7 @@ class _Renderer:
         return str(Markup('</a> <span class="host">({})</span>').format(visible(self._host)) if self._host else "</a>")
 
     def _image(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
-        """Return an `<img>` for an image of the bundle. A remote image becomes a link, so that pages load nothing
-        remote.
-        """
+        """Return an `<img>` for an image of the bundle, or a link for a remote one: pages load nothing remote."""
         token = tokens[at]
         source, words = str(token.attrs.get("src", "")), _words(token.children or ())
         address = resolved(source, self._place, is_image=True)

@@ -33,15 +33,7 @@ from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Done, FormRefused, Page, PageRequest, SeeOther, at_field, message_of, path_of
 from skillery.web.review_contents import Compared, compared_of, differences_of, first_version, rights_of
 from skillery.web.skill_opened import describe
-from skillery.web.uploads import (
-    MOST_BYTES,
-    MOST_FILES,
-    Bundle,
-    find_bundle,
-    is_multipart,
-    keep_bundle,
-    receive_bundle,
-)
+from skillery.web.uploads import MOST_BYTES, MOST_FILES, Bundle, find_bundle, is_multipart, keep_bundle, receive_bundle
 
 # -- An upload as a skill: its problems with their lines, its checks, and its differences from the earlier version -----
 
@@ -66,10 +58,7 @@ class Checked(NamedTuple):
 
 
 def params_of(bundle: Bundle) -> CheckSkill:
-    """Return the params of check_skill and create_skill for an upload.
-
-    Raise InvalidManifest if skill.toml is not valid TOML.
-    """
+    """Return the params of check_skill and create_skill. Raise InvalidManifest if skill.toml is not valid TOML."""
     files = []
     for path, content in bundle.files.items():
         try:

@@ -167,10 +167,7 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     kept = ([name for name in listed if name not in news] for listed in permissions_of(new.manifest))
     hosts, secrets = map(tuple, kept)
     return Dangers(
-        rights=[
-            *await _with_notes(request, new, rights),
-            *_rights("same", PermissionNames(hosts, secrets)),
-        ],
+        rights=[*await _with_notes(request, new, rights), *_rights("same", PermissionNames(hosts, secrets))],
         limits=_limits(new.manifest, old, request.site.core.runner.default_limits, request.language),
         packages=_packages(new, old)[:MOST_PACKAGES],
         is_locked=bool(_locked(new)),
@@ -180,9 +177,7 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
 
 
 async def _with_notes(request: PageRequest, new: Skill, rights: Sequence[Right]) -> list[Right]:
-    """Return the rights. A new host gets a note with the number of other skills that reach it, and a new call one with
-    the permissions of the called skill.
-    """
+    """Return the rights. A new host has a note on other skills that reach it, a new call on what it may use."""
     identity, hosts = reader_of(request), [right.value for right in rights if right.is_more and right.of == "network"]
     uses = await request.read_page(lambda connection: count_host_uses(connection, identity, new.name, hosts))
     where = "of this server" if view_of(identity) is None else "that you see"

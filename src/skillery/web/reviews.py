@@ -48,9 +48,7 @@ _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 
 
 async def open_review(request: PageRequest) -> Opened:
-    """Return the version in the address. Raise NotAllowed if the user neither reviews the skill nor has published the
-    version.
-    """
+    """Return the version in the address. Raise NotAllowed unless the user reviews the skill or is its publisher."""
     opened = await open_version(request, "full")
     is_author = opened.facts.publisher.name == request.identity.name
     if not access.reviews(request.identity, opened.name) and not is_author:

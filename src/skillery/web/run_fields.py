@@ -87,10 +87,7 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]] | None) -> list[Field]:
 
 
 def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a tool in the form of `[inputs]` of a manifest.
-
-    `schema` is an object of Skill Tools, or JSON Schema.
-    """
+    """Return parameters of a tool, an object of Skill Tools or JSON Schema, in the form of `[inputs]`."""
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         required = schema.get("required") or ()
         inputs = {

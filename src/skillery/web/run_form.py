@@ -1,6 +1,4 @@
-"""The forms with which people run a skill or tool (`/s/{ref}/try`), a script (`/s/{ref}/scripts/{path}`), or code
-(`/runs/new`). The run is then on its page.
-"""
+"""Forms that run a skill or tool (`/s/{ref}/try`), a script (`/s/{ref}/scripts/{path}`) or code (`/runs/new`)."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ async def _declared(request: PageRequest, opened: Opened, tool: str) -> Declared
 
 
 async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) -> str:
-    """Return the id of the blob that the user has chosen: an upload, a pasted text, a file of the skill, or an id. ""
-    if none.
-    """
+    """Return the id of the chosen blob: an upload, a pasted text, a file of the skill, or an id. "" if none."""
     uploaded = form.get(f"{field.id}-upload")
     if uploaded:
         return uploaded
@@ -189,9 +185,7 @@ async def _reach(request: PageRequest, opened: Opened) -> dict[str, Any]:
 
 
 async def show_script(request: PageRequest) -> Page:
-    """Show the form of a script, filled with the args of an earlier run. Raise FileNotInSkill if there is no such
-    file.
-    """
+    """Show the form of a script with the args of an earlier run. Raise FileNotInSkill if there is no such file."""
     opened, fields = await open_version(request), request.typed
     path = file_path_of(request, f"{opened.name} {opened.version}")
     await find_in_version(request, opened.name, opened.version, path)

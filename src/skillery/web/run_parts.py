@@ -164,7 +164,7 @@ async def send_part(request: PageRequest) -> Direct:
         raise Unavailable("this part is too large to be read", hint="Open the page of the run.")
     if isinstance(content, bytes):
         return sent_content(view.name, content, TEXT)
-    return _sent_blob(request, content, request.parameter("name"))
+    return sent_blob(request, content, request.parameter("name"))
 
 
 async def _content_of(request: PageRequest, result: Result, view: View) -> bytes | BlobRow | None:
@@ -187,10 +187,10 @@ async def send_blob(request: PageRequest, *, for_frame: bool = False) -> Direct:
         raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
     name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, "")
     blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
-    return _sent_blob(request, blob, name, for_frame=for_frame)
+    return sent_blob(request, blob, name, for_frame=for_frame)
 
 
-def _sent_blob(request: PageRequest, blob: BlobRow, name: str, *, for_frame: bool = False) -> Direct:
+def sent_blob(request: PageRequest, blob: BlobRow, name: str, *, for_frame: bool = False) -> Direct:
     """Send a blob of a run. Without a `name`, its name is its id with the ending of its media type."""
     if for_frame or not name:
         name = with_ending(name or blob.id.replace(":", "-"), blob.kind)

@@ -47,9 +47,7 @@ _SANDBOX = (
     "base-uri 'none'; frame-ancestors "
 )
 RAW_HEADERS: tuple[tuple[str, str], ...] = (("content-security-policy", f"{_SANDBOX}'none'"), *_ALWAYS)
-"""The headers of files of skills and of blobs. A CSP sandbox without tokens stops scripts and gives the file no
-origin.
-"""
+"""The headers of files of skills and blobs. A CSP sandbox without tokens stops scripts and gives no origin."""
 _IN_FRAME: tuple[tuple[str, str], ...] = (("content-security-policy", f"{_SANDBOX}'self'"), *_ALWAYS)
 
 
@@ -113,7 +111,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "can_sign_in": has_login(request.site),
         "may": request.may,
         "publishes": request.publishes,
-        "has_insight": request.known is not None and has_insight(request.known),
+        "has_insight": has_insight(request.identity),
         "asset": request.site.assets.address,
         "theme": next((theme for theme in THEMES if theme == cookie_of(request.headers, THEME_COOKIE)), THEMES[0]),
         "language": request.language,

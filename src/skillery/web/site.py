@@ -127,6 +127,12 @@ def _htmx() -> bytes:
 # -- The templates: autoescape for all of them, and no undefined names -------------------------------------------------
 
 
+_FILTERS: tuple[Callable[..., Any], ...] = (
+    *(display.ago, display.visible, display.sentence, display.foreign, display.glyph, display.short_digest),
+    *(display.address_of_subject, display.address_of_contact, spark, spans, share, explained),
+)
+
+
 @cache
 def compiled_templates() -> Environment:
     """Return the environment with all templates compiled. They escape all values, and a missing value is an error.
@@ -148,22 +154,11 @@ def compiled_templates() -> Environment:
         counted=_localised(lambda value, language, word: display.counted(value, word, language)),
         size=_localised(display.size),
         duration=_localised(display.duration),
-        ago=display.ago,
         time=display.time_tag,
-        visible=display.visible,
-        sentence=display.sentence,
-        foreign=display.foreign,
-        glyph=display.glyph,
-        spark=spark,
-        spans=spans,
-        share=share,
-        explained=explained,
         as_html=Markup,  # only for HTML of the rendering process
-        short_digest=display.short_digest,
-        address_of_subject=display.address_of_subject,
-        address_of_contact=display.address_of_contact,
         decoded=msgspec.json.decode,
         encoded=partial(json.dumps, ensure_ascii=False),
+        **{function.__name__: function for function in _FILTERS},
     )
     for name in environment.list_templates(["html"]):
         environment.get_template(name)

@@ -21,17 +21,9 @@ from skillery.versions.example_results import ExampleResult, ResultFile, read_re
 from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.run_fields import fields_of, inputs_of_schema
-from skillery.web.run_parts import PREVIEW_ROWS, Result, read_result
-from skillery.web.sending import raw_file
+from skillery.web.run_parts import PREVIEW_ROWS, Result, read_result, sent_blob
 from skillery.web.skill_agent import read_agent_card
-from skillery.web.skill_opened import (
-    Opened,
-    examples_of,
-    number_of,
-    open_version,
-    page_of,
-    shown_tools,
-)
+from skillery.web.skill_opened import Opened, examples_of, number_of, open_version, page_of, shown_tools
 from skillery.web.skill_trust import read_trust
 from skillery.web.views.kinds import with_ending
 from skillery.web.views.shown import View
@@ -154,9 +146,7 @@ async def send_example_file(request: PageRequest) -> Direct:
     file = next((file for file in result.files if file.blob_id == blob_id), None) if result else None
     if file is None:
         raise BlobNotFound(f"this example has no file '{blob_id[:80]}'", hint="Open the page of the skill.")
-    name = file.path or with_ending("result", file.kind)
-    opens = partial(request.site.core.blobs.open, _row_of(file))
-    return raw_file(request, name, file.sha256, file.size_bytes, opens)
+    return sent_blob(request, _row_of(file), file.path or with_ending("result", file.kind))
 
 
 def _row_of(file: ResultFile) -> BlobRow:

@@ -1,6 +1,4 @@
-"""The card "Add to my agent": the lines that each client needs to use a version, for this server. `?client=` selects
-one, and a cookie keeps the choice.
-"""
+"""The card "Add to my agent": the lines that each client needs to use a version, for this server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`/s/{ref}/versions` and `POST /s/{ref}`: the versions of a skill, and the changes that its publishers make.
-
-Each change has an undo.
-"""
+"""`/s/{ref}/versions` and `POST /s/{ref}`: versions, and the changes by publishers, each with an undo."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ async def show_raw(request: PageRequest, *, for_frame: bool = False) -> Direct:
 
 
 async def show_file(request: PageRequest) -> Page | Direct:
-    """Show the file in the address or a picture of a notebook; SKILL.md without a path; the tree of files for a
-    folder.
-    """
+    """Show a file or a picture of a notebook; SKILL.md without a path; the tree of files for a folder."""
     opened = await open_version(request, "full")
     has_path = "path" in request.scope["path_params"]
     path = file_path_of(request, f"{opened.name} {opened.version}") if has_path else SKILL_MD
@@ -78,11 +76,7 @@ async def show_file(request: PageRequest) -> Page | Direct:
 
 def _page(request: PageRequest, opened: Opened, rows: list[SkillFileEntry], path: str, values: dict[str, Any]) -> Page:
     """Return the page with the tree of files, opened at `path`."""
-    shared_values = {
-        "tree": _tree(rows),
-        "path": path,
-        "total": sum(row.size_bytes for row in rows),
-    }
+    shared_values = {"tree": _tree(rows), "path": path, "total": sum(row.size_bytes for row in rows)}
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **shared_values, **values)
 
 

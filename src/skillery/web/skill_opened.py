@@ -68,10 +68,7 @@ def reference_of(request: PageRequest) -> tuple[str, str, VersionSpec]:
 
 
 async def open_version(request: PageRequest, detail: Literal["summary", "full"] = "summary") -> Opened:
-    """Return the version in the address.
-
-    Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no such version.
-    """
+    """Return the version in the address. Raise SkillNotFound, VersionNotFound or LabelNotFound if it is not seen."""
     name, spec_text, spec = reference_of(request)
     identity = reader_of(request)
     facts = await request.read_page(lambda connection: facts_for_page(connection, identity, name, spec))
@@ -115,6 +112,11 @@ def reader_of(request: PageRequest) -> Identity:
     return request.site.core.developer.overlays.of(request.identity)
 
 
+def sees_insight(request: PageRequest, name: str) -> bool:
+    """Return whether the caller has insight into a skill."""
+    return has_insight(request.identity) and access.covers(request.identity, name)
+
+
 def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the hosts and the secrets that a manifest requests."""
     permissions = manifest.get("permissions") or {}
@@ -122,10 +124,7 @@ def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:
-    """Return a page of a version.
-
-    `tab` is the current tab. `part` is the first part of the page title, or "".
-    """
+    """Return a page of a version, with its current tab. `part` is the first part of the page title, or ""."""
     skill, name = opened.skill, opened.name
     runtime = skill.manifest.get("runtime") or {}
     can_run = request.may("run") and skill.kind == "action" and bool(runtime.get("entrypoint"))
@@ -138,8 +137,8 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "tab": tab,
         "can_run": can_run,
         "scripts": or_none(skill.scripts) or [],
-        "sees_insight": request.known is not None and has_insight(request.known) and access.covers(request.known, name),
-        "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
+        "sees_insight": sees_insight(request, name),
+        "reviews": skill.status == "in_review" and access.reviews(request.identity, name),
         "here_exactly": _exactly_here(request, opened),
     }
     title = f"{name} {opened.version}"
@@ -177,9 +176,7 @@ def number_of(text: str) -> int:
 
 
 def examples_of(request: PageRequest, opened: Opened) -> list[CheckedExample]:
-    """Return the examples of a version, with the results of its last check. `run_id` is None if the caller may not see
-    the runs.
-    """
+    """Return the examples with the results of the last check. `run_id` is None if the caller may not see the runs."""
     sees_runs = request.may("admin") or request.identity.name == opened.facts.publisher.name
     checked = {example.name: example for example in or_none(opened.skill.examples) or ()}
     examples = []
@@ -205,9 +202,7 @@ def why_not(request: PageRequest, opened: Opened, policy: ExplainedPolicy | None
 
 
 def why_no_approval(request: PageRequest, opened: Opened, policy: ExplainedPolicy | None) -> str:
-    """Return why the caller cannot approve: the approval rules refuse it, or the caller has approved already. Else,
-    return "".
-    """
+    """Return why the caller cannot approve: the approval rules, or an approval by the caller. Else return ""."""
     of_reviews = [need.evidence for need in policy.needs if need.need == "review"] if policy else []
     if any(each.by == request.identity.name for evidence in of_reviews for each in evidence):
         return "You have approved this version."

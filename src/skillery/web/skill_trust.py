@@ -32,18 +32,8 @@ from skillery.web.skill_opened import Opened, examples_of, explain, permissions_
 from skillery.web.views.kinds import ending_of
 
 Sign = Literal["ok", "none", "look", "bad"]
-_LANGUAGES = {
-    "py": "Python",
-    "js": "JavaScript",
-    "mjs": "JavaScript",
-    "cjs": "JavaScript",
-    "ts": "TypeScript",
-    "sh": "shell",
-    "bash": "shell",
-    "rb": "Ruby",
-    "pl": "Perl",
-    "ps1": "PowerShell",
-}
+_LANGUAGES = {"py": "Python", "ts": "TypeScript", "rb": "Ruby", "pl": "Perl", "ps1": "PowerShell"}
+_LANGUAGES |= dict.fromkeys(("js", "mjs", "cjs"), "JavaScript") | dict.fromkeys(("sh", "bash"), "shell")
 """Languages of scripts by the ending of the file."""
 _DOCUMENTS = {
     *("md", "markdown", "txt", "rst", "adoc", "html", "css", "csv", "tsv", "json", "jsonl", "yaml", "yml", "toml"),

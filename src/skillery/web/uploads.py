@@ -1,6 +1,4 @@
-"""Forms with files (multipart/form-data), and the uploads of skills. Origin and form token are checked before a file is
-read.
-"""
+"""Forms with files (multipart/form-data), and uploads of skills. Origin and form token are checked first."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ async def _remaining_texts(request: PageRequest, parts: _Parts, fields: _Fields)
 
 
 _Parts = AsyncIterator[tuple[str, UploadedFile | None, AsyncIterator[bytes]]]
-"""The parts of a form: the name of a field, its file if it is one, and its content, which must be read before the next
-part.
-"""
+"""The parts of a form: field, file or None, and the content, which must be read before the next part."""
 
 
 class _Fields:

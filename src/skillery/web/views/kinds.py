@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from urllib.parse import quote
 
 HEAD_BYTES = 64 * 1024
@@ -44,10 +44,7 @@ def ending_of(path: str) -> str:
 
 
 def kind_of(path: str, head: bytes, size: int) -> ContentKind:
-    """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
-
-    The path counts only for SVG.
-    """
+    """Return the kind of a file from its first HEAD_BYTES and its whole size. The path counts only for SVG."""
     for start, kind in _STARTS:
         if head.startswith(start):
             return kind
@@ -77,9 +74,7 @@ def disposition(path: str, kind: ContentKind) -> str:
 
 
 def decoded(head: bytes, *, is_whole: bool) -> str | None:
-    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, an incomplete last character is left
-    out.
-    """
+    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, the last character may be cut."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
     except UnicodeDecodeError:
@@ -125,20 +120,8 @@ def _jpeg_size(head: bytes) -> tuple[int, int]:
 
 
 Format = Literal["csv", "tsv", "jsonl", "json", "markdown", "svg", "html", ""]
-_FORMATS: dict[str, Format] = {
-    "csv": "csv",
-    "tsv": "tsv",
-    "jsonl": "jsonl",
-    "ndjson": "jsonl",
-    "json": "json",
-    "geojson": "json",
-    "ipynb": "json",
-    "md": "markdown",
-    "markdown": "markdown",
-    "svg": "svg",
-    "html": "html",
-    "htm": "html",
-}
+_ALIASES: dict[str, Format] = {"ndjson": "jsonl", "geojson": "json", "ipynb": "json", "md": "markdown", "htm": "html"}
+_FORMATS: dict[str, Format] = {name: name for name in get_args(Format)} | _ALIASES
 """The formats by the ending of a name."""
 _ENDINGS = {
     "text/csv": "csv",

@@ -7,8 +7,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -35,14 +36,7 @@ _TIME = re.compile(
 _YES_OR_NO = {"true", "false", "yes", "no"}
 _PLAIN_NUMBERS = {"id", "year", "zip", "code", "nr", "no", "number", "phone"}
 """Columns whose name ends with such a word have numbers without separators."""
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": lambda value, limit: value >= limit,
-    "<=": lambda value, limit: value <= limit,
-    "!=": lambda value, limit: value != limit,
-    ">": lambda value, limit: value > limit,
-    "<": lambda value, limit: value < limit,
-    "=": lambda value, limit: value == limit,
-}
+_OPERATORS = {">=": ge, "<=": le, "!=": ne, ">": gt, "<": lt, "=": eq}
 Type = Literal["number", "time", "yes or no", "text"]
 
 
