@@ -32,6 +32,8 @@ PAGES = {
     "runs": "/runs",
     "run": "/runs/{run}",
     "part, sorted": "/runs/{run}/parts/rows?sort=-amount",
+    "insight": "/insight",
+    "reach": "/insight/reach",
 }
 """The addresses of the pages. `{run}` is a run with a table of 5,000 rows."""
 BUDGETS = {
@@ -39,6 +41,8 @@ BUDGETS = {
     "skill": (20, 50, 12_000),
     "run": (40, 120, 16_000),
     "part, sorted": (80, 250, None),
+    "insight": (60, 200, 12_000),
+    "reach": (60, 200, 12_000),
 }
 """The most milliseconds of the median and of the 95th percentile, and the most compressed bytes of a page."""
 _SHIFTS = """
