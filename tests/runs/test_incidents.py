@@ -179,6 +179,7 @@ def test_the_page_shows_the_report_to_admins(scene: Scene) -> None:
     page = browser.get(f"/admin/incident?subject=version&name={scene.version}").text
 
     assert run in page
+    assert 'data-user="ada"' in page
     assert f"skillery yank {scene.version}" in page
     wrong = browser.get("/admin/incident?subject=version&name=absent").text
     assert "no version is called" in wrong

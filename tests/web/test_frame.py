@@ -233,6 +233,7 @@ def test_numbers_follow_the_language_of_the_reader() -> None:
     assert (number(99.21, german, 1), number(99.21, english, 1)) == ("99,2", "99.2")
     assert (size(4_200_000, english), size(999, english), size(0, english)) == ("4.2\xa0MB", "999\xa0B", "0\xa0B")
     assert (duration(180, english), duration(4200, german)) == ("180\xa0ms", "4,2\xa0s")
+    assert (duration(0, english), duration(0.3, english)) == ("0\xa0ms", "under 1\xa0ms")
 
 
 def test_hidden_characters_are_boxes() -> None:

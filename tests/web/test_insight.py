@@ -136,7 +136,7 @@ def test_pages_and_csv_show_the_numbers_of_the_methods(org: Server, new_name: st
         assert f"{row['version']} {row['runs']} {row['loads']} {row['callers']} {_share(row)} %" in page
         assert f"Uses of {row['version']} by day: {sum(row['uses_by_day'])}" in html_of_skill
     for row in activity["callers"]:
-        assert f"{row['caller']} {row['skills']} {row['runs']} {row['loads']} {_share(row)} %" in page
+        assert f"{row['caller']} {row['runs']} {row['loads']} {_share(row)} %" in page
     assert failures[0]["runs"] == total["failed"]
     for failure in failures:
         assert f"{failure['runs']} runs of {failure['callers']} caller" in page

@@ -41,6 +41,7 @@ def test_publishers_change_the_texts_of_a_namespace_and_undo_it(tokens_server: S
     assert "there is no published skill" in refused.text
     assert 'value="x.y"' in refused.text
     assert header_of(bob.get("/").text) == ""
+    assert bob.get(address).text.count(f'<span><bdi class="foreign">{new_name}</bdi>') == 1, "it is no child of itself"
     assert answer.status_code == 303
     done = ann.get(answer.headers["location"]).text
     assert f"The texts of {new_name} are set." in done

@@ -130,6 +130,9 @@ def test_rights_name_hosts_and_the_grants_of_secrets(shelf: Shelf) -> None:
     )
     assert after.detail.startswith("KPI_TOKEN is granted.")
     assert shelf.facts(anybody)["rights"].sign == "bad"
+    many = shelf.publish("many", permissions={"network": [f"https://h{number}.example.com" for number in range(9)]})
+    named = "Reach h0.example.com, h1.example.com, h2.example.com, 6 other hosts"
+    assert shelf.facts(many)["rights"].words == named
 
 
 def test_code_and_examples_are_counted(shelf: Shelf) -> None:

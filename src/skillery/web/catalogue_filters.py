@@ -197,7 +197,7 @@ def branches_of(filters: Filters, counts: list[FacetValue]) -> list[tuple[int, C
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
         branches.append((min(depth, 2), Choice(name, None, filters.address(ns=name), is_set=name == filters.ns)))
-    below = sorted((str(facet.value), facet.count) for facet in counts)
+    below = sorted((str(facet.value), facet.count) for facet in counts if facet.value != filters.ns)
     depth = min(len(parts) + 1, 3)
     return branches + [(depth, Choice(name, count, filters.address(ns=name), is_set=False)) for name, count in below]
 

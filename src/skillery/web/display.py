@@ -67,6 +67,8 @@ def size(value: float, language: Language = ENGLISH) -> str:
 
 def duration(milliseconds: float, language: Language = ENGLISH) -> str:
     """Return a duration with a unit, for example 180 ms, 4.2 s or 3 min 5 s."""
+    if 0 < milliseconds < 0.5:
+        return "under 1\u00a0ms"
     if milliseconds < 1000:
         return f"{number(milliseconds, language)}\u00a0ms"
     seconds = milliseconds / 1000

@@ -193,14 +193,18 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
         details.insert(0, f"{name} is {'granted' if name in records.granted else 'not granted'}.")
     if not hosts and not secrets:
         return TrustFact("ok", "No network, no secrets", " ".join(details))
-    uses = [f"reach {', '.join(host.removeprefix('https://') for host in hosts)}"] if hosts else []
+    named = [host.removeprefix("https://") for host in hosts]
+    more = [counted(len(named) - 3, "other host", language)] if len(named) > 4 else []
+    uses = [f"reach {', '.join([*named[:3], *more] if more else named)}"] if hosts else []
     uses += [f"use {counted(len(secrets), 'secret', language)}"] if secrets else []
     words = ", ".join(uses)
     patterns = map(parse_network_pattern, hosts)
     is_open = any(not isinstance(pattern, str) and is_open_to_anybody(pattern) for pattern in patterns)
     if is_open and secrets:
         details.insert(0, "It may send its secrets to hosts that anyone can register.")
-    return TrustFact("bad" if is_open and secrets else "look", words[:1].upper() + words[1:], " ".join(details))
+    address = path_of("s", f"{manifest['name']}@{manifest['version']}", "files", "skill.toml") if more else ""
+    sign: Sign = "bad" if is_open and secrets else "look"
+    return TrustFact(sign, words[:1].upper() + words[1:], " ".join(details), address)
 
 
 def _code(opened: Opened, language: Language) -> TrustFact:
