@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Rpc, Server
 from tests.proof.test_attestations import execute
 from tests.support.archives import skill_md, zipped
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, overflow
 from tests.support.processes import eventually
 
@@ -76,6 +76,28 @@ def shelf(tokens_sqlite: Server, new_name: str) -> Shelf:
 
 
 # -- the facts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_the_usage_of_a_skill_without_code_is_its_loads_by_program(shelf: Shelf) -> None:
+    shelf.send({"repo/guide/SKILL.md": skill_md("guide")})
+    name = f"{shelf.namespace}.guide"
+
+    def usage() -> str:
+        text = part_of(shelf.browser.get(f"/s/{name}").text, r'<h2 id="usage">(.*?)</section>')
+        return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+    assert "No use yet." in usage()
+    for program, loads in (("codex/1", 1), ("claude-code/2 (cli)", 2)):
+        agent = Rpc(shelf.server.url, shelf.token)
+        agent.http.headers["user-agent"] = program
+        for _ in range(loads):
+            agent("read_skill_file", name=name, path="SKILL.md")
+
+    shown = eventually(lambda: "Loads 3 in" in usage() and usage(), problem=usage)
+    assert "Loads 3 in 30 days: claude-code 2, codex 1" in shown.replace(" ,", ",")
+    assert "run," not in shown
+    assert "This version" not in shown
 
 
 def test_an_imported_text_has_a_stated_source_and_no_code(shelf: Shelf) -> None:

@@ -250,6 +250,12 @@ _BY_DAY = (
     .group_by(use_days.c.skill_id, use_days.c.day)
 )
 _DAYS = Statement(_BY_DAY.where(use_days.c.skill_id == bindparam("of_skill")))
+_PROGRAMS = Statement(
+    select(use_days.c.client, _sum["loads"])
+    .where(_is_recent, use_days.c.skill_id == bindparam("of_skill"), use_days.c.loads > literal_column("0"))
+    .group_by(use_days.c.client)
+    .order_by(_sum["loads"].desc(), use_days.c.client)
+)
 _used_by = case(
     ((use_days.c.runs + use_days.c.loads > literal_column("0")), func.nullif(use_days.c.caller, literal_column("''"))),
     else_=null(),
@@ -304,3 +310,9 @@ def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
     by_day = {day: [int(count) for count in counts] for _, day, *counts in rows}
     days = [first + timedelta(days=number) for number in range(DAYS)]
     return [UsageDay(day, *by_day.get(day.isoformat(), (0, 0, 0, 0))) for day in days]
+
+
+def loads_by_program(connection: Connection, skill_id: int) -> list[tuple[str, int]]:
+    """Return the programs that loaded a skill in the last 30 days with the number of loads, most loads first."""
+    rows = _PROGRAMS.rows(connection, of_skill=skill_id, first=first_day().isoformat())
+    return [(client, int(loads)) for client, loads in rows]

@@ -31,7 +31,7 @@ from skillery.formats.version_spec import Exact, Latest, VersionSpec
 from skillery.identity.access import Who
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.uses import UsageDay, days_of
+from skillery.registry.uses import UsageDay, days_of, loads_by_program
 from skillery.registry.version_rows import Approval, Status, VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED, View, parameters, seen_version, view_of
 from skillery.skills.namespaces import contact_for
@@ -95,7 +95,9 @@ class VersionFacts(msgspec.Struct, frozen=True):
     latest: str | None
     """The latest version of the skill, or None if no version is published."""
     days: list[UsageDay]
-    """The runs of all versions of the skill in the last 30 days."""
+    """The uses of all versions of the skill in the last 30 days."""
+    programs: list[tuple[str, int]]
+    """The programs that loaded the skill in the last 30 days with the number of loads, most loads first."""
     counts: dict[VersionGroup, int]
     """The numbers of versions in each group that the identity sees."""
     contact: str
@@ -185,6 +187,7 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
         older,
         latest,
         days_of(connection, row.skill_id),
+        loads_by_program(connection, row.skill_id),
         cast("dict[VersionGroup, int]", dict(counted)),
         contact or "",
     )
