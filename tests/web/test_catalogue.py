@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server
-from tests.support.browser import Browser, token_of
+from tests.support.browser import Browser, hidden_fields, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.processes import eventually
 
@@ -153,6 +153,30 @@ def test_a_row_shows_uses_callers_and_how_runs_ended(server: Server, new_name: s
 
     expected = ["3 uses · 1 caller  33 % of runs fail", "1 use · 1 caller  loads only", "no use yet"]
     eventually(lambda: [re.sub("  +", "  ", row) for row in rows()] == expected, problem=rows)
+
+
+@pytest.mark.full
+def test_a_search_without_results_offers_similar_words_and_notes_what_is_wanted(server: Server, new_name: str) -> None:
+    about = {"name": f"{new_name}.zygomorph", "version": "1.0.0", "kind": "instruction", "description": "Petals."}
+    server.rpc("create_skill", manifest=about, skill_md="# A\n")
+    browser = Browser(server.url, **HTML)
+
+    found = browser.get("/?q=zhigomorf").text
+    assert names(found) == []
+    assert links(found)["zygomorph"] == "/?q=zygomorph"
+    assert names(browser.get("/?q=zygomorph").text) == [f"{new_name}.zygomorph"]
+    missing = browser.get(f"/s/{new_name}.zygo")
+    assert missing.status_code == 404
+    assert links(missing.text)[f"{new_name}.zygomorph"] == f"/s/{new_name}.zygomorph"
+
+    noted = browser.post("/", hidden_fields(missing.text))
+    assert noted.status_code == 303
+    assert f"The search for “{new_name}.zygo” is noted as wanted." in browser.get(noted.headers["location"]).text
+
+    def wanted() -> set[str]:
+        return {row["words"] for row in server.rpc("list_searches", wanted=True, limit=1000)["searches"]}
+
+    eventually(lambda: f"{new_name}.zygo" in wanted(), problem=wanted)
 
 
 def test_hostile_queries_are_shown_as_text(sqlite_server: Server) -> None:

@@ -122,7 +122,7 @@ class Failure(NamedTuple):
 
 FAILURES = {
     403: Failure(forbidden, "You may not do this", "review", "What may I do?", "/account"),
-    404: Failure(not_found, "Nothing here", "Similar: ", "text.csv.profile", "/s/text.csv.profile"),
+    404: Failure(not_found, "Nothing here", "Did you mean ", "text.csv.profile", "/s/text.csv.profile"),
     413: Failure(too_large, "Too large", "Go back in your browser, and shorten the text.", "All skills", "/"),
     500: Failure(broken, "An error happened on the server", "If it fails again, send the number", "All skills", "/"),
     429: Failure(too_many, "Sign in", "Correct the token before you try again."),

@@ -470,7 +470,7 @@ def same(browser: Browser, hidden: str, unknown: str, renamed: dict[str, str]) -
 
 def constant(text: str) -> str:
     """Return a page without its nonce, form token, request id and names of similar skills."""
-    similar = r"<p>(?:Similar: .*?|Check the name, or search for the skill\.)</p>"
+    similar = r"<p>(?:Did you mean .*?|Check the name, or search for the skill\.)</p>"
     return re.sub(rf'nonce="[^"]*"|name="form_token" value="[^"]*"|Request <code>[^<]*</code>|{similar}', "", text)
 
 

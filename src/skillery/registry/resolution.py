@@ -227,7 +227,7 @@ def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
 
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
     """Return the error for an absent skill, with similar names. A hidden skill gets the same text."""
-    near = _near_names(connection, identity, name)
+    near = near_names(connection, identity, name)
     hint = f"Did you mean {_either(near)}?" if near else "list_skills shows all skills."
     return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
 
@@ -323,7 +323,7 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
     return list(connection.scalars(statement))
 
 
-def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
+def near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
     """Return similar names of skills that the identity sees and may start."""
     # To limit the cost, only neighbours of `name` in the index and names with the same first segment are compared.
     view, values = view_of(identity), parameters(identity)

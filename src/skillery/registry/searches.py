@@ -76,13 +76,15 @@ class Searches:
         """Whether callers are recorded, and named in answers."""
         self.mark: bytes | None = None
         """The mark of the database when these searches were noted: see `refuse_pending`."""
-        self._keeps, self._clock = keeps, clock
+        self.keeps = keeps
+        """Whether words of searches are recorded."""
+        self._clock = clock
         self._counts: dict[Searched, tuple[int, int, int]] = {}
         self._last: OrderedDict[str, _Last] = OrderedDict()
 
     def note(self, caller: str, query: str, names: Iterable[str]) -> None:
         """Count a search with these results."""
-        words = recorded_words(query) if self._keeps else ""
+        words = recorded_words(query) if self.keeps else ""
         if not words:
             return
         shown, now, last = frozenset(names), self._clock(), self._last.pop(caller, None)

@@ -21,6 +21,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full
+from skillery.registry.resolution import near_names
 from skillery.registry.searches import Searches
 from skillery.registry.visibility import Hidden, hidden_audiences
 from skillery.skills.catalogue_counts import Counts, count_found
@@ -33,7 +34,7 @@ from skillery.skills.search_index import VisibleSkills, seen_by, tag_word
 from skillery.skills.search_order import Group, Ranked, Shown, below_successors, in_groups, originals
 from skillery.skills.search_results import FoundSkillPage, Kind, Result, items_of, page_of, read_results
 from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, near_rows, ranking_of
-from skillery.skills.search_terms import Meaning, meanings_of
+from skillery.skills.search_terms import Meaning, meanings_of, similar_words
 
 Detail = Literal["brief", "summary"]
 Sort = Literal["best"] | ListSort
@@ -126,6 +127,13 @@ def find_skills(
     listed = _entries(connection, page) if entries else {}
     items = items_of(page, page_start.meanings, page_start.most_points, listed, is_brief=detail == "brief")
     return page_of(items, next_cursor, warnings, counted, by_words=by_words)
+
+
+def suggest(connection: Connection, identity: Identity, query: str) -> tuple[str, list[str]]:
+    """Return similar words for a query without results, or "", and similar names of skills."""
+    terms = parse_query(query)[0]
+    words = similar_words(connection, seen_by(connection, identity), terms)
+    return words, near_names(connection, identity, ".".join(query.lower().split()))
 
 
 def see_skills(

@@ -27,6 +27,7 @@ from skillery.formats.search_fields import (
     pieces_of,
     synonyms_in,
 )
+from skillery.formats.wording import near_words
 from skillery.formats.words import Term, beginning_of, stem_of
 from skillery.skills.search_index import VisibilityShape, VisibleSkills, is_seen
 
@@ -42,6 +43,7 @@ _RARE = 2
 _TIMES_AS_OFTEN = 20
 """A rare word counts as misspelt if a similar word is at least this many times as frequent."""
 _MOST_NEAR, _MOST_CORRECTIONS, _MOST_UNFINISHED = 60, 5, 10
+_MOST_SUGGESTED, _FARTHEST = 5, 3
 _LEAST_OF_TEXT_PREFIX = 3
 _KEPT = 128
 _FTS = table("search_index", column("rowid"))
@@ -268,6 +270,25 @@ def _corrections(connection: Connection, visible: VisibleSkills, term: Term, num
     stems = [stem for mistakes, stem in far if mistakes == nearest <= most]
     counted = _counted(connection, visible, stems[:_MOST_CORRECTIONS])
     return {stem: count for stem, count in counted.items() if count >= max(1, number * _TIMES_AS_OFTEN)}
+
+
+def similar_words(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> str:
+    """Return the words of a query without results, each replaced by the most similar visible word, or "" if none is.
+
+    The words may differ more than `_corrections` allows, because a person decides about them.
+    """
+    near = {term.spelt: _similar_word(connection, visible, term.spelt) for term in terms[:_MOST_SUGGESTED]}
+    return " ".join(near.get(term.spelt) or term.spelt for term in terms) if any(near.values()) else ""
+
+
+def _similar_word(connection: Connection, visible: VisibleSkills, spelt: str) -> str:
+    if not may_be_misspelt(spelt):
+        return ""
+    pieces = pieces_of(spelt)
+    values: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
+    values |= {"low": len(spelt) - _FARTHEST, "high": len(spelt) + _FARTHEST}
+    rows = _near(len(pieces), visible.visibility_shape).rows(connection, **values, **visible.parameters)
+    return next(iter(near_words(spelt, [row[0] for row in rows], most=1)), "")
 
 
 @lru_cache(_KEPT)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ from skillery.skills.catalogue_listings import SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
 from skillery.skills.namespaces import DescribeNamespace, Namespace, SetNamespace, describe_namespace, set_namespace
-from skillery.skills.search import SearchSkills, search_skills
+from skillery.skills.search import SearchSkills, search_skills, suggest
 from skillery.skills.search_results import FoundSkill, FoundSkillPage
 from skillery.web.catalogue_filters import (
     LANGUAGES,
@@ -37,7 +38,7 @@ from skillery.web.catalogue_filters import (
     tags_of,
 )
 from skillery.web.display import foreign, replaced, visible
-from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, path_of
 from skillery.web.sending import VERSION
 from skillery.web.visits import cookie_of
 
@@ -110,6 +111,7 @@ async def _page(request: PageRequest) -> Page:
         "problem": problem,
         "steps": await _steps(request, filters) if not cursor else None,
         "namespace": await _namespace(request, filters.ns) if filters.ns and not filters.q and not cursor else None,
+        "similar": await _similar(request, filters.q) if filters.q and not skills.skills and not problem else [],
         "everything": await _everything(request) if not skills.total else None,
         "same": json.dumps(
             {"method": "search_skills" if filters.q else "list_skills", "params": params}, ensure_ascii=False
@@ -155,6 +157,13 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     return [Choice(STATUSES[status], count, filters.address(status=status), is_set=False) for status, count in statuses]
 
 
+async def _similar(request: PageRequest, query: str) -> list[tuple[str, str]]:
+    """Return what a search without results may mean: similar words and names of skills, with their addresses."""
+    words, names = await request.read_page(partial(suggest, identity=request.identity, query=query))
+    searches = [(words, Filters(q=words).address())] if words else []
+    return searches + [(name, path_of("s", name)) for name in names]
+
+
 async def _everything(request: PageRequest) -> tuple[int, bool]:
     """Return the number of skills that the caller sees without filters, and whether the number is a lower bound."""
     page = await request.do(list_skills, ListSkills(limit=1, counts=True))
@@ -189,8 +198,11 @@ async def _namespace(request: PageRequest, name: str) -> Namespace | None:
 
 
 async def change(request: PageRequest) -> SeeOther:
-    """Set the texts of the namespace in the address, or hide the first steps in this browser, by a cookie."""
+    """Set the texts of the namespace in the address, note wanted words, or hide the first steps by a cookie."""
     form = await request.form()
+    if words := form.get("wanted").strip():
+        await request.do(search_skills, SearchSkills(query=words, limit=1))  # records the words
+        return SeeOther(Filters(q=words).address(), Done(f"The search for “{words[:80]}” is noted as wanted."))
     if form.get("action") == "set_namespace":
         return await _set_namespace(request, form)
     return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off"),))

@@ -112,6 +112,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "may": request.may,
         "publishes": request.publishes,
         "has_insight": has_insight(request.identity),
+        "notes_searches": request.known is not None and request.site.core.contents.uses.searches.keeps,
         "asset": request.site.assets.address,
         "theme": next((theme for theme in THEMES if theme == cookie_of(request.headers, THEME_COOKIE)), THEMES[0]),
         "language": request.language,
