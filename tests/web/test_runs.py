@@ -301,6 +301,22 @@ def test_the_list_has_filters(server: Server, new_name: str) -> None:
     assert browser.get("/runs?skill=%00&identity=%00").status_code == 200
 
 
+@pytest.mark.full
+def test_the_list_counts_the_runs_of_its_filter(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    for args in ({}, {}, {}, {"mode": "odd"}):
+        run = server.rpc("execute_skill", name=new_name, args=args)
+    browser = Browser(server.url, **HTML)
+    row = rf'<a href="/s/{new_name}@1.0.0">{new_name}</a>.*?<a href="/runs/{run["run_id"]}"><time'
+
+    every, failed = (browser.get(f"/runs?skill={new_name}{more}").text for more in ("", "&status=failed"))
+
+    assert "4 runs</strong>, 25.0 % failed, the first <time" in every
+    assert re.search(row, every)
+    assert "1 run</strong>, the first <time" in failed
+    assert 'aria-label="Runs in 30 equal parts of this time, at most 1, failed ones in red"' in failed
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
+from sqlalchemy import Connection
 
 from skillery.backends import Identity, Language
+from skillery.database import in_utc
 from skillery.database.registry import Registry
+from skillery.database.tables import runs
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
+from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.tool_rows import parse_session
 from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
 from skillery.runs.mounts import parse_outputs
-from skillery.runs.queries import RunFilter, read_runs
+from skillery.runs.queries import RunFilter, listing, read_runs
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode, RunParams
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 from skillery.runs.runner import Runner
@@ -199,6 +204,43 @@ async def list_runs(registry: Registry, identity: Identity, params: ListRuns) ->
     )
     # Slow: with a filter, one page may read many rows.
     return await registry.read_page(work)
+
+
+MOST_COUNTED = 2000
+"""The number of runs that the line above the list counts."""
+PARTS = 30
+
+
+class RunTrend(NamedTuple):
+    """The newest runs that match a filter, at most MOST_COUNTED, in equal parts of the time since the first of them."""
+
+    runs: int
+    is_more: bool
+    failed: int
+    ended: int
+    """The completed and the failed runs."""
+    by_time: list[int]
+    failed_by_time: list[int]
+    since: datetime
+
+
+def read_trend(connection: Connection, identity: Identity, params: ListRuns) -> RunTrend:
+    """Return the trend of the runs that `list_runs` lists with these params, whose errors it has raised."""
+    status: Any = "" if params.status is msgspec.UNSET else params.status
+    owner, now = params.identity if access.is_auditor(identity) else identity.name, datetime.now(UTC)
+    matching = listing(owner, RunFilter(params.skill, status, params.since), now)
+    matching = matching.with_only_columns(runs.c.status, runs.c.started_at).order_by(runs.c.started_at.desc())
+    rows = connection.execute(matching.limit(MOST_COUNTED + 1)).all()
+    counted: list[tuple[str, datetime]] = [(row.status, in_utc(row.started_at) or now) for row in rows[:MOST_COUNTED]]
+    since = counted[-1][1] if counted else now
+    by_time, failed_by_time = [0] * PARTS, [0] * PARTS
+    for ended_as, started_at in counted:
+        part = min(int((started_at - since) / ((now - since) or timedelta(1)) * PARTS), PARTS - 1)
+        by_time[part] += 1
+        failed_by_time[part] += ended_as == "failed"
+    failed = sum(failed_by_time)
+    ended = failed + sum(ended_as == "completed" for ended_as, _ in counted)
+    return RunTrend(len(counted), len(rows) > MOST_COUNTED, failed, ended, by_time, failed_by_time, since)
 
 
 # -- cancel_run --------------------------------------------------------------------------------------------------------

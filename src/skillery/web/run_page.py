@@ -13,7 +13,7 @@ from skillery.formats.paths import path_problem
 from skillery.formats.tracebacks import failing_frame
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
+from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs, read_trend
 from skillery.runs.queries import args_of, read_calls
 from skillery.runs.remedies import remedy_of, runs_before, telling_input
 from skillery.runs.results import RunPage, RunRecord
@@ -174,13 +174,16 @@ async def show_runs(request: PageRequest) -> Page | SeeOther:
     }
     set_filters = {name: value for name, value in filters.items() if value}
     problem: SkilleryError | None = InvalidParams("two runs can be compared. Tick two") if ticked else None
-    page = RunPage((), None)
+    page, params = RunPage((), None), ListRuns(**set_filters, limit=ROWS, cursor=query.get("cursor", ""))
+    trend = None
     try:
-        page = await request.do(list_runs, ListRuns(**set_filters, limit=ROWS, cursor=query.get("cursor", "")))
+        page = await request.do(list_runs, params)
+        trend = await request.read_page(partial(read_trend, identity=request.identity, params=params))
     except (InvalidParams, NotFound) as error:
         problem = error
     values = {
         "page": page,
+        "trend": trend,
         "is_first": not query.get("cursor"),
         "filters": filters,
         "kept": set_filters,
