@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server
-from tests.support.browser import Browser, hidden_fields, token_of
+from tests.support.archives import skill_md, zipped
+from tests.support.browser import Browser, hidden_fields, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.processes import eventually
 
@@ -177,6 +178,46 @@ def test_a_search_without_results_offers_similar_words_and_notes_what_is_wanted(
         return {row["words"] for row in server.rpc("list_searches", wanted=True, limit=1000)["searches"]}
 
     eventually(lambda: f"{new_name}.zygo" in wanted(), problem=wanted)
+
+
+@pytest.mark.full
+def test_a_row_has_source_and_licence_and_names_the_original_of_a_copy(server: Server, new_name: str) -> None:
+    text = skill_md("guide", description=f"Draw the {new_name} of all quokkas.", license="MIT")
+    for space, source in (("a", "https://git.example.org/acme/skills"), ("b", "https://git.example.org/copy/skills")):
+        params = {"namespace": f"{new_name}.{space}", "source": source}
+        sent = server.rpc.http.post("/import", params=params, content=zipped({"repo/guide/SKILL.md": text}))
+        assert sent.status_code == 200
+
+    original, copy = (text_of_row(server, f"{new_name}.{space}") for space in ("a", "b"))
+
+    assert "Instructions git.example.org/acme/skills MIT" in original
+    assert "copy of" not in original
+    assert f"{new_name}.b.guide 1.0.0 copy of {new_name}.a.guide" in copy
+
+
+def text_of_row(server: Server, namespace: str) -> str:
+    row = part_of(Browser(server.url, **HTML).get(f"/?ns={namespace}").text, r'<ul class="skills"[^>]*>(.*?)</ul>')
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", row)).split())
+
+
+@pytest.mark.full
+def test_the_catalogue_begins_with_the_most_used_namespaces(sqlite_server: Server, new_name: str) -> None:
+    for space in ("a", "b"):
+        about = {"name": f"{new_name}{space}.one", "version": "1.0.0", "description": "Count."}
+        runtime = {"language": "python", "entrypoint": "main.py"}
+        files = [{"path": "main.py", "content": "def main(args):\n    return 1\n"}]
+        sqlite_server.rpc("create_skill", manifest={**about, "runtime": runtime}, skill_md="# A\n", files=files)
+        for _ in range(9):
+            sqlite_server.rpc("execute_skill", name=about["name"])
+    browser = Browser(sqlite_server.url, **HTML)
+
+    def spaces() -> str:
+        page = browser.get("/").text
+        return part_of(page, r'<ul class="spaces"[^>]*>(.*?)</ul>') if 'class="spaces"' in page else ""
+
+    eventually(lambda: all(f'href="/?ns={new_name}{space}"' in spaces() for space in ("a", "b")), problem=spaces)
+    assert "9 uses" in spaces()
+    assert 'class="spaces"' not in browser.get(f"/?ns={new_name}a").text
 
 
 def test_hostile_queries_are_shown_as_text(sqlite_server: Server) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindpar
 
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored, in_utc
-from skillery.database.tables import catalogue, labels, skill_versions, skills
+from skillery.database.tables import catalogue, import_aliases, labels, search_words, skill_versions, skills
 from skillery.database.tables.base import Moment
 from skillery.formats.manifest import Kind
 from skillery.formats.media_types import SkillLanguage
@@ -60,6 +60,9 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
         str | None,
         Meta(description="An older skill of another publisher with the same description or nearly the same name"),
     ]
+    copy_of: Annotated[str | None, Meta(description="An older public skill with the same description and files")]
+    source: Annotated[str | None, Meta(description="Where the skill was imported from")]
+    licence: Annotated[str, Meta(description="Open licence in SKILL.md, as its SPDX expression; or other, or none")]
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -91,6 +94,7 @@ _standing = msgspec.json.Decoder(_Standing)
 _SIZES = (1, 20, 50)
 """Numbers of versions that statements are compiled for. A shorter list repeats its last version."""
 _original = skills.alias("original")
+_own_words, _same_words = search_words.alias("own_words"), search_words.alias("same_words")
 _labels = func.aggregate_strings(labels.c.label, literal_column("','"))  # type: ignore[arg-type]
 _COLUMNS = (
     catalogue.c.version_id,
@@ -113,6 +117,21 @@ _COLUMNS = (
     select(_original.c.name)
     .where(_original.c.name == catalogue.c.looks_like, has_visibility("public", _original))
     .scalar_subquery(),
+    # The oldest public skill with the same contents.
+    select(_original.c.name)
+    .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)
+    .join(_original, _original.c.id == _same_words.c.skill_id)
+    .where(_own_words.c.skill_id == catalogue.c.skill_id, _same_words.c.skill_id < catalogue.c.skill_id)
+    .where(has_visibility("public", _original))
+    .order_by(_same_words.c.skill_id)
+    .limit(literal_column("1"))
+    .correlate(catalogue)
+    .scalar_subquery(),
+    select(import_aliases.c.source)
+    .where(import_aliases.c.name == catalogue.c.name, import_aliases.c.owns)
+    .limit(literal_column("1"))
+    .scalar_subquery(),
+    catalogue.c.licence,
     # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_labels).where(labels.c.version_id == catalogue.c.version_id).scalar_subquery(),
 )
@@ -154,6 +173,9 @@ def _shown(
     failed: int,
     by_day: str,
     looks_like: str | None,
+    copy_of: str | None,
+    source: str | None,
+    licence: str,
     labels_text: str | None,
 ) -> Shown:
     manifest = _manifest.decode(manifest_json)
@@ -177,6 +199,9 @@ def _shown(
         success_rate_30d=round(completed / counted, 4) if counted else None,
         deprecated=_standing.decode(standing_json).deprecated if standing_json else None,
         looks_like=looks_like,
+        copy_of=copy_of,
+        source=source or None,
+        licence=licence or "none",
     )
     return Shown(version_id, names_json, summary_json, entry, standing_warnings(standing_json))
 

@@ -5,6 +5,7 @@ A namespace exists as long as a skill has it in its name. Its row in the table `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -120,6 +121,23 @@ def read_namespace(connection: Connection, identity: Identity, namespace: str) -
         by=own.identity if own else None,
         at=in_utc(own.set_at) if own else None,
     )
+
+
+MOST_USED, MOST_COUNTED = 4, 200
+"""The number of namespaces that the catalogue begins with, and of the most used skills that they are counted by."""
+
+
+def most_used(connection: Connection, identity: Identity) -> list[tuple[str, int]]:
+    """Return the top namespaces with the most used skills, and the uses of these skills in the last 30 days."""
+    rows = select(catalogue.c.name, catalogue.c.uses_30d).where(is_listed())
+    if (view := view_of(identity)) is not None:
+        rows = rows.where(sees_each(view, catalogue, catalogue.c.skill_id))
+    uses = Counter[str]()
+    most_used_first = rows.order_by(catalogue.c.used_rank.desc(), catalogue.c.version_id.desc()).limit(MOST_COUNTED)
+    for name, count in connection.execute(most_used_first, parameters(identity)):
+        if count and "." in name:
+            uses[name.partition(".")[0]] += count
+    return uses.most_common(MOST_USED)
 
 
 def _seen(identity: Identity, namespace: str) -> list[ColumnElement[bool]]:

@@ -23,7 +23,14 @@ from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
 from skillery.skills.catalogue_listings import SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
-from skillery.skills.namespaces import DescribeNamespace, Namespace, SetNamespace, describe_namespace, set_namespace
+from skillery.skills.namespaces import (
+    DescribeNamespace,
+    Namespace,
+    SetNamespace,
+    describe_namespace,
+    most_used,
+    set_namespace,
+)
 from skillery.skills.search import SearchSkills, search_skills, suggest
 from skillery.skills.search_results import FoundSkill, FoundSkillPage
 from skillery.web.catalogue_filters import (
@@ -112,6 +119,7 @@ async def _page(request: PageRequest) -> Page:
         "steps": await _steps(request, filters) if not cursor else None,
         "namespace": await _namespace(request, filters.ns) if filters.ns and not filters.q and not cursor else None,
         "similar": await _similar(request, filters.q) if filters.q and not skills.skills and not problem else [],
+        "spaces": await _spaces(request) if filters.address() == "/" and not cursor else [],
         "everything": await _everything(request) if not skills.total else None,
         "same": json.dumps(
             {"method": "search_skills" if filters.q else "list_skills", "params": params}, ensure_ascii=False
@@ -162,6 +170,12 @@ async def _similar(request: PageRequest, query: str) -> list[tuple[str, str]]:
     words, names = await request.read_page(partial(suggest, identity=request.identity, query=query))
     searches = [(words, Filters(q=words).address())] if words else []
     return searches + [(name, path_of("s", name)) for name in names]
+
+
+async def _spaces(request: PageRequest) -> list[tuple[str, int]]:
+    """Return the most used namespaces with their uses. One alone is no choice."""
+    spaces = await request.read_page(partial(most_used, identity=request.identity))
+    return spaces if len(spaces) > 1 else []
 
 
 async def _everything(request: PageRequest) -> tuple[int, bool]:
