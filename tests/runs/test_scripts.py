@@ -129,6 +129,19 @@ def test_failed_scripts_get_hints_about_network_and_folder(server: Server, new_n
     assert reading is None
 
 
+def test_scripts_and_code_can_call_exit_without_an_import(server: Server, new_name: str) -> None:
+    sources = {"ends.py": "def main():\n    return 4\n\nexit(main())", "leaves.py": "quit()"}
+    files = [{"path": path, "content": code} for path, code in sources.items()]
+    manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
+    server.rpc("create_skill", manifest=manifest, skill_md="# s\n", files=files)
+
+    codes = [run(server.rpc, new_name, script)["output"]["exit_code"] for script in sources]
+    of_code = server.rpc("run_code", language="python", code="def main(args):\n    exit(4)\n")
+
+    assert codes == [4, 0]
+    assert of_code["error"]["message"].startswith("the code called sys.exit(4)")
+
+
 def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> None:
     answer = run(server.rpc, skill, "scripts/many.sh", argv=["300000", "300000"])
     for stream, letter in (("stdout", "x"), ("stderr", "y")):

@@ -10,7 +10,7 @@ import os
 import sys
 from types import ModuleType
 
-from . import _failure, _guest, _host, _importing, _wire
+from . import _failure, _guest, _host, _importing, _start, _wire
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def look_fresh() -> None:
     The function reads no data of a run, and does not change the environment variables.
     """
     open_streams()
+    _start.add_builtins()
     sys.argv = [""]
     sys.orig_argv = [sys.executable]
     sys.modules["__main__"] = ModuleType("__main__")

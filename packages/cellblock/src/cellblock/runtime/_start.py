@@ -9,6 +9,8 @@ library.
 # ruff: noqa: PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def start(order: dict[str, Any], arguments: list[str]) -> None:
+    add_builtins()
     path = order["path"]
     sys.argv = [path, *arguments]
     sys.excepthook = show
@@ -34,6 +37,13 @@ def start(order: dict[str, Any], arguments: list[str]) -> None:
     sys.path[0] = os.path.dirname(path)
     sys.path += [*order["packages"], order["root"]]
     run_file(path)
+
+
+def add_builtins() -> None:
+    """Add the names that the module `site` adds. It is not imported, because it would add the packages of the host."""
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    builtins.help = _sitebuiltins._Helper()
 
 
 def run_file(path: str) -> None:
