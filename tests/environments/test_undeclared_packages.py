@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from skillery.environments.sources import PackageSources, choose
 from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import is_known_package, providers_of
-from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
+from skillery.formats.imports import MOST, NEVER_FOREIGN, OwnModules, find_imports
 from skillery.formats.requirements import (
     LeftOut,
     Tiers,
@@ -188,11 +188,30 @@ def test_find_imports_lists_each_module_once_up_to_the_limit(names: list[str]) -
 @pytest.mark.full
 @given(st.lists(st.from_regex(r"\A[a-z]{1,6}(/[a-z]{1,6}){0,3}(\.py|\.txt)\Z"), max_size=20))
 def test_modules_of_the_bundle_are_its_own(paths: list[str]) -> None:
-    own = own_modules(paths)
+    own = OwnModules(paths)
 
     for path in paths:
         *folders, file = path.split("/")
-        assert not path.endswith(".py") or {*folders, file[:-3]} <= own
+        names = [*folders, file[:-3]] if path.endswith(".py") else []
+        assert all(own.have(name, "run.py", is_known=False) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("path", "importer", "is_own"),
+    [
+        ("docx.py", "scripts/run.py", True),
+        ("lib/docx.py", "scripts/run.py", True),
+        ("docx/tools.py", "scripts/run.py", True),
+        ("checks/docx.py", "scripts/run.py", False),
+        ("checks/docx.py", "checks/run.py", True),
+        ("docx/scripts/tools.py", "scripts/run.py", False),
+    ],
+)
+def test_a_file_inside_a_package_does_not_hide_a_known_module(path: str, importer: str, is_own: bool) -> None:
+    own = OwnModules(["checks/__init__.py", "scripts/run.py", path])
+
+    assert own.have("docx", importer, is_known=True) == is_own
+    assert own.have("docx", importer, is_known=False)
 
 
 # -- packages of modules -----------------------------------------------------------------------------------------------
@@ -613,6 +632,25 @@ def test_an_inferred_package_has_the_bounds_of_skill_md_if_they_fit(
     described = packages_rpc("describe_skill", name=new_name)["skill"]
     assert described["manifest"]["runtime"]["inferred"] == ["frames", "pillow"]
     assert "left_out" not in described["lock"]
+
+
+@pytest.mark.parametrize("line", ["pip install odd-frames", ""])
+def test_an_install_line_names_the_package_of_an_unknown_module(
+    indexed: Server, house: Path, new_name: str, line: str
+) -> None:
+    make_wheel(house, "odd_frames", "1.0", {"odd_frames.py": "SIZE = 3\n"})
+    content = {
+        f"{new_name}/SKILL.md": f"{skill_md(new_name)}\n```\n{line}\n```\n",
+        f"{new_name}/run.py": "import odd_frames, yaml\nprint(yaml.dump(odd_frames.SIZE))\n",
+        f"{new_name}/checks/__init__.py": "",
+        f"{new_name}/checks/yaml.py": "",
+    }
+
+    sent(indexed.rpc, zipped(content), packages="infer")
+
+    output = script(indexed.rpc, new_name, "run.py")["output"]
+    assert output["stdout"] == ("3!\n" if line else "")
+    assert line or "No module named 'odd_frames'" in output["stderr"]
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

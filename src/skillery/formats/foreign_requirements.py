@@ -138,7 +138,18 @@ _WORD = re.compile(r"\"([^\"]*)\"|'([^']*)'|(\S+)")
 
 
 def stated_requirements(skill_md: str) -> dict[str, str]:
-    """Return the requirements in the pip and uv lines of a SKILL.md that have extras or bounds, by package.
+    """Return the requirements in the pip and uv lines of a SKILL.md that have extras or bounds, by package."""
+    requirements = _installed(skill_md)
+    return {name: str(value) for name, value in requirements.items() if value.extras or value.specifier}
+
+
+def installed_packages(skill_md: str) -> frozenset[str]:
+    """Return the names of the packages in the pip and uv lines of a SKILL.md."""
+    return frozenset(_installed(skill_md))
+
+
+def _installed(skill_md: str) -> dict[str, Requirement]:
+    """Return the requirements in the pip and uv lines of a SKILL.md, by package.
 
     Several lines for a package add their extras. The first bound counts.
     """
@@ -153,7 +164,7 @@ def stated_requirements(skill_md: str) -> dict[str, str]:
         combined = requirements.setdefault(requirement.name, requirement)
         combined.extras |= requirement.extras
         combined.specifier = combined.specifier or requirement.specifier
-    return {name: str(value) for name, value in requirements.items() if value.extras or value.specifier}
+    return requirements
 
 
 def inferred_requirement(package: str, stated: Mapping[str, str]) -> str:

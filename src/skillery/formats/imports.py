@@ -97,18 +97,32 @@ def _may_need_packages(source: bytes) -> bool:
     return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
 
 
-def own_modules(paths: Iterable[str]) -> frozenset[str]:
-    """Return the first part of each name under which Python files of a bundle can import each other.
+class OwnModules:
+    """The modules of a bundle, by the first part of each name under which its Python files can import each other."""
 
-    Every folder counts, because scripts can add any folder to `sys.path`.
-    """
-    names: set[str] = set()
-    for path in paths:
-        *folders, file = path.split("/")
-        if file.endswith((".py", ".so", ".pyd")):
-            names.update(folders)
-            names.add(file.partition(".")[0])
-    return frozenset(names)
+    def __init__(self, paths: Iterable[str]) -> None:
+        files = [path for path in paths if path.endswith((".py", ".so", ".pyd"))]
+        self._packages = {path.removesuffix("/__init__.py") for path in files if path.endswith("/__init__.py")}
+        self._folders: dict[str, set[str]] = {}
+        self._names: set[str] = set()
+        for path in files:
+            folder, _, file = path.rpartition("/")
+            parent, _, folder_name = folder.rpartition("/")
+            self._folders.setdefault(file.partition(".")[0], set()).add(folder)
+            self._folders.setdefault(folder_name, set()).add(parent)
+            self._names.update(folder.split("/"))
+        self._names |= self._folders.keys()
+
+    def have(self, name: str, importer: str, *, is_known: bool) -> bool:
+        """Return whether the file at `importer` means a module of the bundle when it imports `name`.
+
+        Every folder counts, because scripts can add any folder to `sys.path`. But if a known package provides the
+        module too, a file inside a Python package of the bundle does not count: its name begins with that package.
+        """
+        if not is_known or name not in self._names:
+            return name in self._names
+        here = importer.rpartition("/")[0]
+        return any(folder == here or folder not in self._packages for folder in self._folders.get(name, ()))
 
 
 def _imports(tree: ast.Module) -> Iterator[Import]:

@@ -13,9 +13,9 @@ from skillery.backends import Finding
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import SKILL_MD, Bundle, BundleFile
-from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
-from skillery.formats.import_names import providers_of
-from skillery.formats.imports import Import, own_modules
+from skillery.formats.foreign_requirements import inferred_requirement, installed_packages, stated_requirements
+from skillery.formats.import_names import Providers, providers_of
+from skillery.formats.imports import Import, OwnModules
 from skillery.formats.requirements import (
     LONGEST,
     LeftOut,
@@ -101,7 +101,8 @@ class Undeclared:
         if by_digest is None:
             return ImportScan(mode, unread=UNREAD)
         imports = [(file.path, imported) for file in sources for imported in by_digest[file.sha256]]
-        return ImportScan(mode, _missing(imports, own_modules(file.path for file in files)))
+        installed = installed_packages(_skill_md(files))
+        return ImportScan(mode, _missing(imports, OwnModules(file.path for file in files), installed))
 
     async def infer(
         self,
@@ -269,10 +270,13 @@ class Undeclared:
         return frozenset(pin.name for pin in read_lock(lock.content)), True
 
 
+def _skill_md(files: Sequence[BundleFile]) -> str:
+    return next((file.content for file in files if file.path == SKILL_MD), b"").decode("utf-8", "replace")
+
+
 def _stated(files: Sequence[BundleFile], packages: Iterable[str]) -> dict[str, str]:
     """Return the requirements of these inferred packages that have extras or bounds, by package."""
-    content = next((file.content for file in files if file.path == SKILL_MD), b"")
-    stated = stated_requirements(content.decode("utf-8", "replace"))
+    stated = stated_requirements(_skill_md(files))
     requirements = {package: inferred_requirement(package, stated) for package in packages}
     return {package: requirement for package, requirement in requirements.items() if requirement != package}
 
@@ -314,19 +318,32 @@ def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 
 
-def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
-    """Return one entry for each imported module that is not in `own`, at most MOST_MODULES entries."""
+def _missing(imports: Sequence[tuple[str, Import]], own: OwnModules, installed: Set[str]) -> tuple[Missing, ...]:
+    """Return one entry for each imported module that is not the skill's own, at most MOST_MODULES entries.
+
+    `installed` are the packages in install lines of SKILL.md.
+    """
     places: dict[str, list[tuple[str, Import]]] = {}
+    providers: dict[str, Providers] = {}
     for path, imported in imports:
-        if imported.module.partition(".")[0] not in own:
-            places.setdefault(imported.module, []).append((path, imported))
-    return tuple(_missing_module(*entry) for entry in list(places.items())[:MOST_MODULES])
+        name = imported.module
+        providers.setdefault(name, _providers(name, installed))
+        if not own.have(name.partition(".")[0], path, is_known=providers[name].how != "guessed"):
+            places.setdefault(name, []).append((path, imported))
+    return tuple(_missing_module(name, providers[name], places[name]) for name in list(places)[:MOST_MODULES])
 
 
-def _missing_module(module: str, places: list[tuple[str, Import]]) -> Missing:
+def _providers(module: str, installed: Set[str]) -> Providers:
+    """Return the providers of a module. If the table is not sure, an install line of SKILL.md for one of them decides:
+    its author has named the package, as in a requirements.txt.
+    """
+    providers = providers_of(module)
+    named = tuple(package for package in providers.packages if package in installed)
+    return Providers(named, "known") if providers.how != "known" and len(named) == 1 else providers
+
+
+def _missing_module(module: str, providers: Providers, places: list[tuple[str, Import]]) -> Missing:
     """Return the entry of a module. `places` are its imports, each with the path of the file."""
     path, first_import = next((place for place in places if not place[1].optional), places[0])
     required = {path: imported.line for path, imported in places if not imported.optional}
-    return Missing(
-        module, path, first_import.line, first_import.optional, len(places) - 1, required, providers_of(module)
-    )
+    return Missing(module, path, first_import.line, first_import.optional, len(places) - 1, required, providers)
