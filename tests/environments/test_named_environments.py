@@ -571,6 +571,7 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
     of_pip = packages(PIP_INDEX_URL=login["SKILLERY_PACKAGES_INDEX_URLS"])
     assert (of_pip["off"], "from pypi.example.org (the index of pip), by " in of_pip["detail"]) == (False, True)
     assert "from pypi.example.org, by " in packages(**login)["detail"]
+    assert "; npm: none (the setting packages.npm_url)" in of_pip["detail"]
     assert "secret" not in packages(**login)["detail"]
     wrong = packages(SKILLERY_PACKAGES_WHEELHOUSE=str(wheelhouse), **environment("data", "num py"))
     assert (wrong["ok"], "environments.data.dependencies" in wrong["detail"]) == (False, True)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
+from tests.runs.test_languages import with_node
 from tests.support.mcp_client import Mcp
 from tests.support.processes import eventually
 
@@ -94,6 +95,20 @@ def test_a_missing_out_folder_is_reported(sqlite_rpc: Rpc) -> None:
 
     assert error["type"] == "FileNotFoundError"
     assert error["message"].endswith("os.makedirs('out', exist_ok=True))")
+
+
+@with_node
+def test_a_missing_out_folder_is_reported_to_code_of_pandas_and_node(sqlite_rpc: Rpc) -> None:
+    of_pandas = "def main(args): raise OSError(\"Cannot save file into a non-existent directory: 'out'\")"
+    of_node = "export const main = () => { throw Error(\"ENOENT: no such file or directory, open 'out/a.csv'\") }"
+
+    messages = [
+        sqlite_rpc("run_code", language=language, code=code)["error"]["message"]
+        for language, code in (("python", of_pandas), ("javascript", of_node))
+    ]
+
+    assert messages[0].endswith("os.makedirs('out', exist_ok=True))")
+    assert messages[1].endswith("fs.mkdirSync('out'))")
 
 
 def test_the_command_line_shows_names(sqlite_server: Server, tmp_path: Any) -> None:

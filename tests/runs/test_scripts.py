@@ -113,20 +113,32 @@ FAILING = {
     "except OSError as e: raise SystemExit(f\"Failed to resolve 'api.example.com' ({e})\")",
     "write.py": "open('out/a.txt', 'w')",
     "read.py": "open('out/a.txt')",
+    "pip.sh": "echo ERROR: No matching distribution found for odd-frames >&2; exit $((1 + ${#PIP_NO_INDEX}))",
+    "module.py": "import odd_frames",
+    "own.sh": 'echo 1 > "$SKILL_DIR/state.txt"',
+    "node.sh": "echo \"Error: ENOENT: no such file or directory, mkdir '/skills/a/state'\" >&2; exit 1",
 }
 
 
-def test_failed_scripts_get_hints_about_network_and_folder(server: Server, new_name: str) -> None:
+def test_failed_scripts_get_hints_about_network_folder_and_packages(server: Server, new_name: str) -> None:
     files = [{"path": path, "content": code} for path, code in FAILING.items()]
     manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
     server.rpc("create_skill", manifest=manifest, skill_md="# s\n", files=files)
 
-    network, writing, reading = (run(server.rpc, new_name, path)["output"].get("hint") for path in FAILING)
+    outputs = [run(server.rpc, new_name, path)["output"] for path in FAILING]
+    network, writing, reading, pip, module, *own = (output.get("hint") for output in outputs)
 
     allowing = 'permissions.network = ["https://api.example.com"] in its skill.toml would allow api.example.com'
     assert network == f"'{new_name}' lists no host that it may reach; {allowing}"
     assert writing == "write.py:1: create the folder out before you write to it: mkdir -p out"
     assert reading is None
+    assert outputs[3]["exit_code"] == 5
+    assert pip == (
+        "a run cannot install packages: declare odd-frames in runtime.dependencies, or import with --packages infer"
+    )
+    assert "a file may be missing, or its package may be called odd-frames" in module
+    assert "--packages infer" not in module
+    assert all("the folder of the skill is read-only: let the script write below /workspace" in hint for hint in own)
 
 
 def test_scripts_and_code_can_call_exit_without_an_import(server: Server, new_name: str) -> None:

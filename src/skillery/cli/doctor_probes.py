@@ -230,7 +230,7 @@ def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:
     from skillery.environments.jobs import find_uv
 
     packages = settings.packages
-    is_from_pip = sources.get("packages.index_urls") == PIP
+    origin = " (the index of pip)" if sources.get("packages.index_urls") == PIP else ""
     try:
         environment_count = len(defined_in(settings))
     except StartupError as error:
@@ -244,12 +244,12 @@ def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:
         program = find_uv()
     except PackagesNotOffered as error:
         # Only the settings of Skillery require packages. The configuration of pip is for other programs too.
-        unused = is_from_pip and not environment_count
+        unused = bool(origin) and not environment_count
         return Probe("packages", unused, error.message, "pip install 'skillery[packages]'", off=unused)
     hosts = ", ".join(urlsplit(address).hostname or "an index" for address in packages.index_urls)
     source = f"the wheelhouse {packages.wheelhouse}" if packages.wheelhouse else f"from {hosts}"
-    origin = " (the index of pip)" if is_from_pip else ""
-    return Probe("packages", True, f"{source}{origin}, by {program}; named environments: {environment_count}")
+    npm = f"npm: {urlsplit(packages.npm_url).hostname or 'none (the setting packages.npm_url)'}"
+    return Probe("packages", True, f"{source}{origin}, by {program}; {npm}; named environments: {environment_count}")
 
 
 def _runs(settings: Settings) -> Probe:

@@ -20,14 +20,17 @@ from skillery.runs.scripts import SESSION_SKILL, script_answer
 
 MOST = 1000
 """The maximum length in characters of an error message with its hint."""
-NO_FOLDER = re.compile(r"[Nn]o such file or directory(?::|, open) '(?:/workspace/|\./)?out/")
+NO_FOLDER = re.compile(r"(?:such file or directory(?::|, open)|existent directory:) '(?:/workspace/|\./)?out[/']")
 READS = re.compile(r"^    .*(?:\bread|\bload|\bopen\([^,()]*\))", re.MULTILINE)
 """Matches a line of a traceback that reads a file. For such a file, a folder is no remedy."""
+READ_ONLY = re.compile(r"ead-only file system(?:: |, \w{1,9} )'/skills|: Read-only file system|, mkdir '/skills/")
+WRITABLE = "the folder of the skill is read-only: let the script write below /workspace, and results below out/"
 MAKE_FOLDER = "create the folder out before you write to it: "
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
 _PRINTED = r"(?<![\w.-])[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?<![._-])"
 """A word that may be the name of a package, in a text of a script that caught ImportError."""
+NOT_FOUND_BY_PIP = re.compile(rf"No matching distribution found for ({_PRINTED})")
 NO_NPM = re.compile(r"Cannot find (?:package|module) '((?:@[\w.~-]{1,100}/)?[a-z0-9~][\w.~-]{0,213})(?:/[^']{0,200})?'")
 """Matches the error of Node.js for a package. The group has its name; a path is no match."""
 NEEDS_BUN = re.compile(r"Bun is not defined|protocol 'bun:'|Cannot find (?:package|module) 'bun['/:]")
@@ -51,7 +54,7 @@ _SIGNS = tuple(
     sign.encode()
     for sign in (
         *("ModuleNotFoundError", "pip install", "not installed", "Cannot find ", "Bun is not", "'bun:'"),
-        *("o such file or directory", *NO_NETWORK),
+        *("o such file or directory", "non-existent dir", "ead-only file system", "No matching dist", *NO_NETWORK),
     )
 )
 """Texts in results of scripts that may need a hint."""
@@ -90,8 +93,9 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
 
 def _failure_hint(job: Job, failure: Failure) -> str | None:
     """Return a hint about the folder `out`, the code or a missing module, or None if none applies."""
-    if failure.type == "FileNotFoundError" and _lacks_folder(failure.message, failure.traceback):
-        return f"{MAKE_FOLDER}os.makedirs('out', exist_ok=True)"
+    if _lacks_folder(failure.message, failure.traceback):
+        of_node = "ENOENT" in failure.message
+        return MAKE_FOLDER + ("fs.mkdirSync('out')" if of_node else "os.makedirs('out', exist_ok=True)")
     if hint := code_hint(job, failure):
         return hint
     if hint := _node_hint(job, failure.message):
@@ -148,8 +152,10 @@ def how_to_have(module: str, job: Job) -> str:
         return own_module_hint
     providers = providers_of(module)
     provider = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
+    second_way = "import the skill with --packages infer"
     if providers.how == "guessed":
-        provider = f"no known package provides it, the package may be called {providers}"
+        provider = f"no known package provides it: a file may be missing, or its package may be called {providers}"
+        second_way = "list it in requirements.txt and import the skill"
     if isinstance(job.call, CodeCall):
         return (
             f"{provider}; three ways to have it: name an environment that has it (list_environments shows them), "
@@ -159,8 +165,8 @@ def how_to_have(module: str, job: Job) -> str:
     if left_out := _left_out(providers.packages, job):
         return f"{provider}, but {left_out}"
     return (
-        f"{provider}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
-        f"--packages infer; or name an environment that has {package}, if the skill declares no packages"
+        f"{provider}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; {second_way}; or name "
+        f"an environment that has {package}, if the skill declares no packages"
     )
 
 
@@ -235,10 +241,14 @@ def _package_hint(job: Job, stdout: str, stderr: str) -> str:
 
 
 def _other_hint(job: Job, stderr: str, why_less: str) -> tuple[str, str]:
-    """Return the subject and a hint about the network or the folder out, or two empty texts."""
+    """Return the subject and a hint about packages, the network or folders, or two empty texts."""
+    if not job.network and (match := NOT_FOUND_BY_PIP.search(stderr)):
+        hint = f"a run cannot install packages: declare {match[1]} in {DEPENDENCIES}, or import with --packages infer"
+        return "packages", hint
     if not job.network and any(phrase in stderr for phrase in NO_NETWORK):
         return "network", why_less or how_to_allow(job, stderr)
-    return ("files", f"{MAKE_FOLDER}mkdir -p out") if _lacks_folder(stderr, stderr) else ("", "")
+    hint = f"{MAKE_FOLDER}mkdir -p out" if _lacks_folder(stderr, stderr) else ""
+    return "files", WRITABLE if READ_ONLY.search(stderr) else hint
 
 
 def _with_text(failure: Failure, hint: str) -> Failure:

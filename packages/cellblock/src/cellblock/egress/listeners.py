@@ -16,7 +16,7 @@ ENVIRONMENT = {
     name: value
     for upper, value in {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "NO_PROXY": ""}.items()
     for name in (upper, upper.lower())
-} | {"NODE_USE_ENV_PROXY": "1", "npm_config_offline": "false"}
+} | {"NODE_USE_ENV_PROXY": "1", "npm_config_offline": "false", "PIP_NO_INDEX": "false"}
 """Environment variables of a run with network access. NODE_USE_ENV_PROXY makes Node.js use the other variables."""
 OWN_SERVERS = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
 """Variables of a run that may have its own servers: requests to them do not go to the proxy."""

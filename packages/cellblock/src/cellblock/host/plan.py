@@ -54,6 +54,7 @@ ENVIRONMENT = {
     "TERM": "dumb",
     "XDG_CACHE_HOME": "/tmp/.cache",  # noqa: S108 - a path of the sandbox
     "npm_config_offline": "true",  # without a registry, npm tries for a minute
+    "PIP_NO_INDEX": "true",  # and the pip of a virtual environment for 13 seconds
     **{
         f"GIT_{role}_{name}": value
         for role in ("AUTHOR", "COMMITTER")
