@@ -142,7 +142,7 @@ print(json.dumps(answer))
     async def test_shell_and_its_children_share_loopback(self, serving: Trial) -> None:
         code = """
         mkdir site; echo served > site/page
-        python3 -u -m http.server --bind 127.0.0.1 --directory site 0 > log 2>&1 &
+        python3 -u -m http.server --directory site 0 > log 2>&1 &
         until port=$(grep -om1 'port [0-9]*' log); do sleep 0.05; done
         exec 3<> /dev/tcp/127.0.0.1/${port#port }
         printf 'GET /page HTTP/1.0\\r\\n\\r\\n' >&3

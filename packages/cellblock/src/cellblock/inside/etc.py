@@ -39,6 +39,7 @@ nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
         f"{name}: files\n" for name in ("passwd", "group", "shadow", "hosts", "networks", "protocols", "services")
     ),
     "host.conf": "multi on\n",
+    "gai.conf": "precedence ::ffff:0:0/96 100\n",  # 0.0.0.0 before ::, because a run has no IP version 6
     "resolv.conf": "# A run has no name server.\n",
     "services": "".join(
         f"{name} {port}/tcp\n"
