@@ -241,14 +241,14 @@ def test_required_skills_have_limits(database: Database) -> None:
         insert_version(connection, "w.hub", requires=dict.fromkeys(leaves, "*"))
         insert_version(connection, "w.draft", status="draft")
         ann = Identity("ann")
-        assert [each.depth for each in choose(connection, ann, "w.top", {"w.l1": "*"})] == [*range(1, 9)]
+        assert [each.depth for each in choose(connection, ann, "w.top", [("w.l1", "*")])] == [*range(1, 9)]
         with pytest.raises(RequiresUnsolvable, match="9 skills on 9 levels; at most 64 skills on 8 levels"):
-            choose(connection, ann, "w.top", {"w.l0": "*"})
-        assert len(choose(connection, ann, "w.top", {"w.hub": "*"})) == 64
+            choose(connection, ann, "w.top", [("w.l0", "*")])
+        assert len(choose(connection, ann, "w.top", [("w.hub", "*")])) == 64
         with pytest.raises(RequiresUnsolvable, match="65 skills on 2 levels"):
-            choose(connection, ann, "w.top", {"w.hub": "*", "w.l8": "*"})
+            choose(connection, ann, "w.top", [("w.hub", "*"), ("w.l8", "*")])
         with pytest.raises(RequiresDraft, match="of which no version is published yet"):
-            choose(connection, ann, "w.top", {"w.draft": "*"})
+            choose(connection, ann, "w.top", [("w.draft", "*")])
 
     database.write_now(work)
 

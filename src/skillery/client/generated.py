@@ -163,6 +163,8 @@ __all__ = [
     "ToolPage",
     "ToolResult",
     "ToolRow",
+    "Transcript",
+    "TranscriptOf",
     "TrustRule",
     "TrustRules",
     "Usage",
@@ -217,9 +219,10 @@ REPEATABLE = frozenset(
         "end_attestation",
         "explain_policy",
         "start_evaluation",
-        "get_evaluation",
-        "list_evaluations",
         "cancel_evaluation",
+        "get_evaluation",
+        "read_transcript",
+        "list_evaluations",
         "list_keys",
         "add_key",
         "revoke_key",
@@ -313,6 +316,12 @@ class CatalogueEntry(TypedDict):
     deprecated: Deprecation | None
     looks_like: str | None
     """An older skill of another publisher with the same description or nearly the same name."""
+    copy_of: str | None
+    """An older public skill with the same description and files."""
+    source: str | None
+    """Where the skill was imported from."""
+    licence: str
+    """Open licence in SKILL.md, as its SPDX expression; or other, or none."""
 
 
 class SkillRow(TypedDict):
@@ -1268,6 +1277,14 @@ class ArmCount(TypedDict):
     trials: int
 
 
+class TranscriptOf(TypedDict):
+    """The transcript of an agent, for `read_transcript`."""
+
+    id: str
+    arm: str
+    passed: bool
+
+
 class EvaluatedCase(TypedDict):
     """A case of an evaluation, with its results by arm: `with` the version, `without` it, or `before` it."""
 
@@ -1276,6 +1293,8 @@ class EvaluatedCase(TypedDict):
     arms: dict[str, ArmCount]
     problems: list[str]
     """Why trials with the version have not passed."""
+    transcripts: list[TranscriptOf]
+    """Transcripts that are kept."""
 
 
 class EvaluationCases(TypedDict):
@@ -1314,6 +1333,12 @@ class EvaluationCases(TypedDict):
     created_at: str
     ended_at: str | None
     cases: list[EvaluatedCase]
+
+
+class Transcript(TypedDict):
+    """A transcript: lines of JSON, each with `role` and `text`."""
+
+    text: str
 
 
 class EvaluationPage(TypedDict):
@@ -2067,16 +2092,18 @@ class Reach(TypedDict):
 
 
 class SkillReach(TypedDict):
-    """The hosts and secrets of a skill."""
+    """The hosts, secrets and required skills of a skill."""
 
     name: str
     version: str
     reach: list[Reach]
     """Hosts, then secrets, each by name."""
+    requires: list[RequiredSkill]
+    """All required versions, the direct ones first."""
 
 
 class ReachPage(TypedDict):
-    """A page of skills with network access or secrets, by name."""
+    """A page of skills with network access, secrets or required skills, by name."""
 
     skills: list[SkillReach]
     next_cursor: str | None
@@ -3073,10 +3100,27 @@ def start_evaluation(
     return params_of(locals())
 
 
+def cancel_evaluation(self: Any, id: str) -> Evaluation:
+    """End an evaluation and its runs. It then has no result.
+
+    id: Id of the evaluation
+    """
+    return params_of(locals())
+
+
 def get_evaluation(self: Any, id: str) -> EvaluationCases:
     """Return an evaluation with the results of its cases.
 
     id: Id of the evaluation
+    """
+    return params_of(locals())
+
+
+def read_transcript(self: Any, id: str, transcript: str) -> Transcript:
+    """Return what an agent of an evaluation said and did.
+
+    id: Id of the evaluation
+    transcript: Id of the transcript
     """
     return params_of(locals())
 
@@ -3090,14 +3134,6 @@ def list_evaluations(
     version: Version spec (omit for all versions)
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
-    """
-    return params_of(locals())
-
-
-def cancel_evaluation(self: Any, id: str) -> Evaluation:
-    """End an evaluation and its runs. It then has no result.
-
-    id: Id of the evaluation
     """
     return params_of(locals())
 
@@ -3495,11 +3531,11 @@ def list_reach(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> ReachPage:
-    """List which skills may reach which hosts and secrets, and whether their runs did.
+    """List which skills may reach which hosts, secrets and other skills, and whether their runs did.
 
     namespace: Only skills of this namespace and below it
     skill: Only this skill
-    target: Only skills that may reach this host, or that declare this secret
+    target: Only skills that may reach this host, secret or skill, also by a call
     days: Number of days until today
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
@@ -3771,9 +3807,10 @@ class Methods:
     end_attestation = blocking(end_attestation)
     explain_policy = blocking(explain_policy)
     start_evaluation = blocking(start_evaluation)
-    get_evaluation = blocking(get_evaluation)
-    list_evaluations = blocking(list_evaluations)
     cancel_evaluation = blocking(cancel_evaluation)
+    get_evaluation = blocking(get_evaluation)
+    read_transcript = blocking(read_transcript)
+    list_evaluations = blocking(list_evaluations)
     list_keys = blocking(list_keys)
     add_key = blocking(add_key)
     revoke_key = blocking(revoke_key)
@@ -3876,9 +3913,10 @@ class AsyncMethods:
     end_attestation = awaited(end_attestation)
     explain_policy = awaited(explain_policy)
     start_evaluation = awaited(start_evaluation)
-    get_evaluation = awaited(get_evaluation)
-    list_evaluations = awaited(list_evaluations)
     cancel_evaluation = awaited(cancel_evaluation)
+    get_evaluation = awaited(get_evaluation)
+    read_transcript = awaited(read_transcript)
+    list_evaluations = awaited(list_evaluations)
     list_keys = awaited(list_keys)
     add_key = awaited(add_key)
     revoke_key = awaited(revoke_key)
@@ -3979,9 +4017,10 @@ class BatchMethods:
     end_attestation = batched(end_attestation)
     explain_policy = batched(explain_policy)
     start_evaluation = batched(start_evaluation)
-    get_evaluation = batched(get_evaluation)
-    list_evaluations = batched(list_evaluations)
     cancel_evaluation = batched(cancel_evaluation)
+    get_evaluation = batched(get_evaluation)
+    read_transcript = batched(read_transcript)
+    list_evaluations = batched(list_evaluations)
     list_keys = batched(list_keys)
     add_key = batched(add_key)
     revoke_key = batched(revoke_key)
