@@ -157,7 +157,7 @@ def test_a_row_shows_uses_callers_and_how_runs_ended(server: Server, new_name: s
 
 
 @pytest.mark.full
-def test_a_search_without_results_offers_similar_words_and_notes_what_is_wanted(server: Server, new_name: str) -> None:
+def test_a_search_without_results_offers_similar_words_and_is_noted(server: Server, new_name: str) -> None:
     about = {"name": f"{new_name}.zygomorph", "version": "1.0.0", "kind": "instruction", "description": "Petals."}
     server.rpc("create_skill", manifest=about, skill_md="# A\n")
     browser = Browser(server.url, **HTML)
@@ -181,7 +181,7 @@ def test_a_search_without_results_offers_similar_words_and_notes_what_is_wanted(
 
 
 @pytest.mark.full
-def test_a_row_has_source_and_licence_and_names_the_original_of_a_copy(server: Server, new_name: str) -> None:
+def test_a_row_names_source_licence_and_the_original_of_a_copy(server: Server, new_name: str) -> None:
     text = skill_md("guide", description=f"Draw the {new_name} of all quokkas.", license="MIT")
     for space, source in (("a", "https://git.example.org/acme/skills"), ("b", "https://git.example.org/copy/skills")):
         params = {"namespace": f"{new_name}.{space}", "source": source}

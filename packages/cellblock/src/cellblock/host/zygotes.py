@@ -64,8 +64,7 @@ class Zygote:
         uid: int | None = None,
         group: ControlGroup | None = None,
     ) -> None:
-        """Start the zygote from this thread, not from a worker thread: the zygote ends with the thread that started
-        it.
+        """Start the zygote from this thread, not from a worker thread: it ends with the thread that started it.
 
         `uid` is the host uid of an untrusted zygote and its runs, or None if the server is an ordinary user. `group` is
         its cgroup, which ends with it.
@@ -143,12 +142,6 @@ class Zygote:
             raise
         await self._wait_for_forks()
 
-    async def _wait_for_forks(self) -> None:
-        if self._preload is None:
-            await self._forks.wait_ready()
-        else:
-            await self._wait_for_import(self._preload)
-
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -199,7 +192,8 @@ class Zygote:
                 self._free_slots.append(slot)
             raise
         cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group, pid=pid, mounts=mounts)
-        self._add(cell)
+        self.cells.add(cell)
+        cell.when_closed(self._forget)
         if self.trusted:
             await cell.see_mounts()
         return cell
@@ -235,10 +229,6 @@ class Zygote:
             self._encoded[demand, affinity] = known
         return known
 
-    def _add(self, cell: Cell) -> None:
-        self.cells.add(cell)
-        cell.when_closed(self._forget)
-
     def _forget(self, cell: Cell) -> None:
         self.cells.discard(cell)
         if cell.slot >= 0:
@@ -260,7 +250,10 @@ class Zygote:
 
     # -- an untrusted zygote -------------------------------------------------------------------------------------
 
-    async def _wait_for_import(self, preload: Preload) -> None:
+    async def _wait_for_forks(self) -> None:
+        if (preload := self._preload) is None:
+            await self._forks.wait_ready()
+            return
         try:
             pid = await self._forks.wait_ready(preload.seconds)
         except CannotStart as error:
@@ -316,9 +309,8 @@ class Zygote:
         while not self._gone.done():
             held, processes = await asyncio.to_thread(self._look)
             if held > preload.memory_mb * MEBIBYTE or processes > OWN_PROCESSES:
-                self._reason = (
-                    "the import started too many processes" if processes > OWN_PROCESSES else too_much(preload)
-                )
+                crowded = processes > OWN_PROCESSES
+                self._reason = "the import started too many processes" if crowded else too_much(preload)
                 self._forks.lose()
             await asyncio.wait({self._gone}, timeout=LATER_SECONDS if self._inner[0] else LOOK_SECONDS)
 
