@@ -20,6 +20,8 @@ from skillery.registry.usage import thin_out
 from skillery.registry.uses import MOST_COUNTS, MOST_USERS, OTHER, User, Uses, client_of, count_use
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
+from tests.importing.test_importing import sent
+from tests.support.archives import skill_md, zipped
 from tests.support.mcp_client import PREFIX, Mcp
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import await_early_day, eventually
@@ -434,3 +436,20 @@ def test_a_look_alike_is_a_warning_before_and_after_its_publication(org: Server,
     latest = owner("describe_skill", name=f"{new_name}.table.profile")["skill"]
     assert latest["version"] == "1.1.0"
     assert "findings" not in latest
+
+
+def test_a_stated_source_of_another_namespace_hides_no_look_alike(org: Server, new_name: str) -> None:
+    words = f"Profile a table of {new_name}."
+
+    def imported(namespace: str, by: str, folder: str) -> str:
+        caller = Caller(org.url, Who(by, "read run publish", f"{namespace}.*"))
+        tree = zipped({f"{folder}/SKILL.md": skill_md(folder, words)})
+        [skill] = sent(caller, tree, namespace=namespace, source=f"github.com/{new_name}/skills")["skills"]
+        page = caller("list_skills", namespace=namespace, catalogue=True)["skills"]
+        looks_like = {entry["name"]: entry["catalogue"]["looks_like"] for entry in page}
+        return looks_like[skill["name"]] or ""
+
+    original = f"{new_name}.table"
+    assert imported(new_name, "olga", "table") == ""
+    assert imported(new_name, "omar", "same-team") == ""
+    assert imported(f"{new_name}z", "omar", "copied") == original

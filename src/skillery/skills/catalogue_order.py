@@ -147,7 +147,7 @@ def _alike(connection: Connection, skill_id: int, by_name: str, by_description: 
 
 def _original(rows: Sequence[_Marked], skill_id: int, publisher: str) -> str | None:
     own = {row.mark: row.id for row in rows if row.skill_id == skill_id}
-    sources = {row.source for row in rows if row.skill_id == skill_id and row.source}
+    sources = {_origin_of(row) for row in rows if row.skill_id == skill_id and row.source}
     older = (
         row.name
         for row in rows
@@ -155,9 +155,20 @@ def _original(rows: Sequence[_Marked], skill_id: int, publisher: str) -> str | N
         and (row.mark not in own or row.id < own[row.mark])
         and row.visibility == "public"
         and row.publisher != publisher
-        and row.source not in sources
+        and _origin_of(row) not in sources
     )
     return next(older, None)
+
+
+def _origin_of(row: _Marked) -> tuple[str, str | None]:
+    """Return the namespace and the source of a skill. An importer states the source: a copy in another namespace is a
+    look-alike also if it has the same source.
+    """
+    return _namespace_of(row.name or ""), row.source
+
+
+def _namespace_of(name: str) -> str:
+    return name.partition(".")[0]
 
 
 _ALLOW = Change(
@@ -166,7 +177,9 @@ _ALLOW = Change(
         catalogue.c.skill_id == select(skills.c.id).where(skills.c.name == bindparam("of_name")).scalar_subquery(),
         catalogue.c.looks_like.in_(
             select(import_aliases.c.name).where(
-                import_aliases.c.source == bindparam("of_source"), import_aliases.c.owns
+                import_aliases.c.source == bindparam("of_source"),
+                import_aliases.c.owns,
+                import_aliases.c.name.between(bindparam("first"), bindparam("last")),
             )
         ),
     )
@@ -175,8 +188,12 @@ _ALLOW = Change(
 
 
 def allow_same_source(connection: Connection, name: str, source: str) -> None:
-    """Note that a skill was imported from a source: it does not look like another skill of the same source."""
-    _ALLOW.run_later(connection, of_name=name, of_source=source)
+    """Note that a skill was imported from a source: it does not look like another skill of the same source in its
+    namespace.
+    """
+    namespace = _namespace_of(name)
+    # "/" is the next character after ".", and no name has it.
+    _ALLOW.run_later(connection, of_name=name, of_source=source, first=f"{namespace}.", last=f"{namespace}/")
 
 
 # -- Ranks -------------------------------------------------------------------------------------------------------------
