@@ -14,20 +14,26 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from skillery.client.logins.kept import changing, keep_login
 from skillery.client.logins.login import Login
+from skillery.proof import dsse
+from skillery.proof.dsse import SigningKey
+from skillery.proof.seals import make_seal, read_seal
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment, publisher
+from tests.proof.test_seals import OFTEN
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
 from tests.support.prefork import FORKED, PROGRAMS
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, eventually
 from tests.support.tls_proxy import tls_in_front_of
 
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# {text}\n"
@@ -175,8 +181,13 @@ class Signed:
         address = f"/skills/{name}/1.0.0"
         for path in (KEYS, f"{address}.files", f"{address}.intoto.jsonl", self.entry["url"]):
             index.files[path] = self.http.get(path).content
-        stored = real.rpc("read_skill_file", name=name, version="1.0.0", path="SKILL.md")
-        index.files["/rpc"] = json.dumps({"result": stored}).encode()
+        self.stored = real.rpc("read_skill_file", name=name, version="1.0.0", path="SKILL.md")
+        self.show_seals()
+
+    def show_seals(self, *envelopes: str) -> None:
+        """Answer both methods that a mirror calls: read_skill_file and list_seals."""
+        result = self.stored | {"seals": [{"envelope": envelope} for envelope in envelopes]}
+        self.index.files["/rpc"] = json.dumps({"result": result}).encode()
 
     def offer(self, archive: bytes | None = None, **more: str) -> None:
         if archive is not None:
@@ -213,6 +224,36 @@ def test_a_mirror_with_keys_copies_only_signed_versions(
     # Other keys, also an earlier state of the same chain, stop the refresh.
     signed.index.files[KEYS] = b'{"statements": []}'
     assert "its signer has changed" in user.run(code=3).err
+
+
+@pytest.mark.full
+def test_a_mirror_with_keys_notices_an_earlier_or_frozen_state(
+    user: User, index: Index, shared_server: Callable[..., Server], new_name: str, tmp_path: Path
+) -> None:
+    server = shared_server("sealing", "sqlite", **OFTEN)
+    publisher(server.rpc)(f"{new_name}.pdf")
+    [newest] = eventually(lambda: server.rpc("list_seals", newest=True)["seals"], of=server.process)
+    seal = read_seal(newest["envelope"].encode())
+    own_key = SigningKey.read((server.home / "signing/ed25519.pem").read_bytes())
+    days_ago = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    frozen, earlier = (
+        dsse.seal(make_seal(replace(seal, **changes)), own_key.sign).decode()
+        for changes in ({"at": days_ago}, {"seq": seal.seq - 1})
+    )
+    signed = Signed(index, server, f"{new_name}.pdf")
+    (keys := tmp_path / "keys.json").write_bytes(index.files[KEYS])
+    mirror = user.add(index.url, "--namespace", f"{new_name}m", "--keys", str(keys))
+
+    signed.show_seals(frozen)
+    signed.offer()
+    assert "shows an earlier state" in user.run(code=3).err
+    signed.show_seals(newest["envelope"])
+    user.run(mirror)
+    for seals, actual in (((earlier,), str(seal.seq - 1)), ((), "no seal")):
+        signed.show_seals(*seals)
+        error = user.run(code=3).err
+        assert f"this mirror has seal {seal.seq}" in error
+        assert f"{actual}: history was rewritten" in error
 
 
 @pytest.mark.full

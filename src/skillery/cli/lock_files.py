@@ -165,7 +165,7 @@ async def lock_of(
     known = tuple(former.keys) if former else ()
     keychain = await read_keychain(client, pinned, known, seals, may_be_empty=True)
     keys = dict(keychain.trusted)
-    seal = _check_newest(envelopes, keychain, former.seal if former else None) if keys and with_seal else None
+    seal = check_newest(envelopes, keychain, former.seal if former else None) if keys and with_seal else None
     proofs = []
     for start in range(0, len(entries), AT_ONCE):
         group = entries[start : start + AT_ONCE]
@@ -186,8 +186,10 @@ async def lock_of(
     return lock, [*(envelopes if seal else ()), *(proof.envelope for proof in proofs if proof)]
 
 
-def _check_newest(newest: Sequence[bytes], keychain: Keychain, former: LockedSeal | None) -> LockedSeal | None:
-    """Return the newest seal, or None if the registry has no seal yet.
+def check_newest(
+    newest: Sequence[bytes], keychain: Keychain, former: LockedSeal | None, holder: str = "the lock"
+) -> LockedSeal | None:
+    """Return the newest seal, or None if the registry has no seal yet. `holder` has the `former` seal.
 
     Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
     """
@@ -203,7 +205,7 @@ def _check_newest(newest: Sequence[bytes], keychain: Keychain, former: LockedSea
         locked = LockedSeal(seal.seq, digest_of_envelope(newest[0]), seal.at)
     if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
         newest_seal = f"the newest seal of the registry is {locked.seq}" if locked else "the registry has no seal"
-        raise CheckFailed(f"the lock has seal {former.seq}, and {newest_seal}: history was rewritten")
+        raise CheckFailed(f"{holder} has seal {former.seq}, and {newest_seal}: history was rewritten")
     return locked
 
 

@@ -174,8 +174,9 @@ def _copied(mirror: Mirror) -> tuple[Mirror, Path, list[str]]:
         return msgspec.structs.replace(mirror, state=state), mirror.tree, []
     if _is_url(mirror.source):
         server = server_of(mirror.source.partition("/n/")[0].partition("/.well-known/")[0])
-        problems, keys = copy_index(mirror.source, mirror.tree, kept_token(server)(), mirror.keys)
-        return msgspec.structs.replace(mirror, keys=keys), mirror.tree, problems
+        trust = mirror.keys, mirror.seal
+        problems, (keys, seal) = copy_index(mirror.source, mirror.tree, kept_token(server)(), trust)
+        return msgspec.structs.replace(mirror, keys=keys, seal=seal), mirror.tree, problems
     if not Path(mirror.source).is_dir():
         raise StartupError(f"the folder '{mirror.source}' does not exist")
     return mirror, Path(mirror.source), []
@@ -274,6 +275,8 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest time between two refreshes. 0: each `skillery mirror run` refreshes it."""
     keys: str = ""
     """The pinned keys of the source, an answer of KEYS_ADDRESS. "": its statements are not checked."""
+    seal: tuple[int, str, str] | None = None
+    """The fields of the newest LockedSeal of the source, at the last refresh with pinned keys."""
     state: str = ""
     """What the copy was made from, as the source names it: a commit. "" for other sources."""
     imported: str = ""

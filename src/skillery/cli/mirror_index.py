@@ -15,15 +15,16 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 import msgspec
 
 from skillery.cli.failures import CheckFailed
-from skillery.cli.lock_files import content_of, digest_on_disk
+from skillery.cli.lock_files import check_newest, content_of, digest_on_disk
 from skillery.cli.proof import keychain_of, statements_of_keys
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.agent_skill import agent_skill
@@ -32,9 +33,11 @@ from skillery.formats.names import index_name
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import ImportLimits
 from skillery.proof import KEYS_ADDRESS
-from skillery.proof.dsse import ProofError
-from skillery.proof.locks import choose_proof
+from skillery.proof.dsse import ErrorsAbout, ProofError
+from skillery.proof.locks import LockedSeal, age_of, choose_proof
+from skillery.proof.seals import read_seal
 
+T = TypeVar("T")
 WELL_KNOWN = "/.well-known/agent-skills/index.json"
 SECONDS = 60.0
 """Longest time without a byte."""
@@ -49,6 +52,10 @@ MOST_TREE_BYTES = 1024 * MIB
 BLOCK = 4096
 LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=256 * MIB, max_entries=10_000)
 MOST_SKILLS = 10_000
+SEAL_AGE = timedelta(hours=2)
+"""The newest seal of a registry must not be older. A server makes a seal each hour, even if nothing happens."""
+Trust = tuple[str, tuple[int, str, str] | None]
+"""The `keys` and the `seal` of a `Mirror`."""
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _VERSION = re.compile(r"(?P<address>/skills/(?P<name>[^/]+)/(?P<version>[^/]+?))(?:\.tar\.gz|\.zip|/SKILL\.md)")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -64,6 +71,14 @@ class _Entry(msgspec.Struct):
 class _Index(msgspec.Struct):
     skills: list[_Entry]
     truncated: bool = False
+
+
+class _Seal(msgspec.Struct):
+    envelope: str
+
+
+class _Seals(msgspec.Struct):
+    seals: list[_Seal]
 
 
 class _Copy:
@@ -142,13 +157,13 @@ class _Server(NamedTuple):
         return bytes(body)
 
 
-def copy_index(source: str, tree: Path, token: str | None, keys: str = "") -> tuple[list[str], str]:
+def copy_index(source: str, tree: Path, token: str | None, trust: Trust = ("", None)) -> tuple[list[str], Trust]:
     """Update the copy in `tree` from the index at `source`. Return a line for each skill that could not be copied, and
-    the present keys.
+    the present `trust`.
 
-    `token` is only sent to the server of the index. With `keys`, an answer of KEYS_ADDRESS, only versions are copied
-    that these keys, or those that follow, have signed. Raise Unavailable if the index cannot be read, and CheckFailed
-    if the registry has other keys: the copy then stays as it is.
+    `token` is only sent to the server of the index. With keys in `trust`, only versions are copied that these keys, or
+    those that follow, have signed. Raise Unavailable if the index cannot be read, and CheckFailed if the registry has
+    other keys, or shows an earlier state: the copy then stays as it is.
     """
     address = source if source.endswith(".json") else source.rstrip("/") + WELL_KNOWN
     names, problems = set[str](), list[str]()
@@ -156,8 +171,8 @@ def copy_index(source: str, tree: Path, token: str | None, keys: str = "") -> tu
         client = httpx.AsyncClient(timeout=SECONDS, headers={"user-agent": "skillery-mirror"})
         server = _Server(address, token, client, loop)
         try:
-            if keys:
-                keys, trusted = _followed(server, keys)
+            if trust[0]:
+                trust, trusted = _followed(server, trust)
                 server = server._replace(trusted=trusted)
             entries = _index(server).skills
             copy = _Copy(tree)
@@ -171,7 +186,7 @@ def copy_index(source: str, tree: Path, token: str | None, keys: str = "") -> tu
         finally:
             loop.run(client.aclose())
     copy.keep(names)
-    return problems, keys
+    return problems, trust
 
 
 def _index(server: _Server) -> _Index:
@@ -249,16 +264,26 @@ def _unpack(content: bytes, folder: Path) -> None:
 # -- Statements of the registry ----------------------------------------------------------------------------------------
 
 
-def _followed(server: _Server, known: str) -> tuple[str, Mapping[str, bytes]]:
-    """Return the chain of the registry's keys and its trusted keys. Raise CheckFailed unless it continues `known`."""
+def _followed(server: _Server, known: Trust) -> tuple[Trust, Mapping[str, bytes]]:
+    """Return the present state of the registry and its trusted keys. Raise CheckFailed unless it continues `known`, and
+    if its newest seal is too old: the server, or a proxy before it, shows an earlier state of the registry.
+    """
+    keys, last = known
+    # A seal that is read before the chain names a statement of the chain.
+    newest = [seal.envelope.encode() for seal in _called(server, _Seals, "list_seals", newest=True).seals]
     content = server.read(urljoin(server.address, KEYS_ADDRESS), MOST_INDEX_BYTES)
-    statements, former = (statements_of_keys(text, "the registry") for text in (content, known.encode()))
+    statements, former = (statements_of_keys(text, "the registry") for text in (content, keys.encode()))
     if statements[: len(former)] != former:
         raise CheckFailed(
             "the registry has other keys than those of this mirror: its signer has changed; if its admin "
             "confirms the new keys, remove this mirror, and add it again with --keys"
         )
-    return content.decode(), keychain_of(content, "the registry").trusted
+    with ErrorsAbout("the newest seal", CheckFailed):
+        keychain = keychain_of(content, "the registry", seals=[read_seal(envelope) for envelope in newest])
+        seal = check_newest(newest, keychain, LockedSeal(*last) if last else None, "this mirror")
+        if seal is not None and abs(age_of(seal)) > SEAL_AGE:
+            raise ProofError(f"is seal {seal.seq} of {seal.at}: the server shows an earlier state, or a clock is wrong")
+    return (content.decode(), (seal.seq, seal.sha256, seal.at) if seal else None), keychain.trusted
 
 
 def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, entry: _Entry, folder: Path) -> None:
@@ -292,12 +317,21 @@ def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, ent
 
 def _stored(server: _Server, name: str, version: str, path: str) -> bytes:
     """Return a stored file of a version."""
-    params = {"name": name, "version": version, "path": path}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": params}
+    read = _called(server, dict[str, Any], "read_skill_file", name=name, version=version, path=path)
     try:
-        return content_of(msgspec.json.decode(server.read(urljoin(server.address, "/rpc"), MOST_BYTES, call))["result"])
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
+        return content_of(read)
+    except (KeyError, TypeError, ValueError):
         raise Unavailable(f"the file {path} of {name}@{version} cannot be read") from None
+
+
+def _called(server: _Server, kind: type[T], method: str, **params: object) -> T:
+    """Return the result of a method of the registry. Raise Unavailable if there is none of this kind."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = server.read(urljoin(server.address, "/rpc"), MOST_BYTES, call)
+    try:
+        return msgspec.json.decode(msgspec.json.decode(answer, type=dict[str, msgspec.Raw])["result"], type=kind)
+    except (msgspec.DecodeError, KeyError, ValueError, RecursionError):
+        raise Unavailable(f"{method} of the registry cannot be called", hint="It needs the scope read.") from None
 
 
 def _size_of(folder: Path) -> int:

@@ -146,12 +146,16 @@ def check_age(lock: Lock, most: timedelta) -> None:
     """
     if lock.seal is None:
         raise ProofError("has no seal, so its age is unknown")
+    if age_of(lock.seal) > most:
+        raise ProofError(f"has a seal of {lock.seal.at}, which is too old: lock the skills again")
+
+
+def age_of(seal: LockedSeal) -> timedelta:
+    """Return the time since a seal. Raise ProofError if it has no time."""
     try:
-        age = datetime.now(UTC) - datetime.fromisoformat(lock.seal.at)
+        return datetime.now(UTC) - datetime.fromisoformat(seal.at)
     except (ValueError, TypeError):
         raise ProofError("has a seal without a time") from None
-    if age > most:
-        raise ProofError(f"has a seal of {lock.seal.at}, which is too old: lock the skills again")
 
 
 def _check_proof(envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str) -> str:
