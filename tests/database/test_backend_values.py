@@ -83,7 +83,7 @@ def test_many_values_are_changed_and_read_together(values: Values, database: Dat
 
 
 @pytest.mark.parametrize("expected", [{"a": b"2"}, {"a": None}, {"a": b"1", "b": b""}, {"expired": b"x"}])
-def test_no_value_changes_if_one_is_not_the_expected(values: Values, expected: dict[str, bytes | None]) -> None:
+def test_a_change_of_many_values_needs_all_expected_values(values: Values, expected: dict[str, bytes | None]) -> None:
     values.set("expired", b"x", PAST)
     values.set("a", b"1")
 
