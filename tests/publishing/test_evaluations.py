@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from skillery.database.tables import eval_trials, evaluations, skill_versions, s
 from skillery.proof.dsse import SigningKey
 from skillery.publishing.evaluation_rows import read_costs
 from tests.cli.test_cli import skillery
+from tests.cli.test_interrupts import interrupted, start
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.publishing.test_requires import COLUMNS
 from tests.support.browser import hidden_fields
@@ -57,6 +60,7 @@ EVALUATION = {
 }
 TRIAL = {"kind": "task", "case_id": "a", "arm": "with", "trial": 1, "is_done": True, "attempts": 1}
 MODEL_KEY = "sk-7f3a90c1d2"
+RELEASED = threading.Event()
 NEGATIVE = {"name": "negative", "args": {"a": 1, "b": -2}, "expect": {"sum": -1}}
 
 
@@ -220,7 +224,9 @@ def test_an_unclear_evaluation_of_tasks_needs_a_reviewer(server: Server, new_nam
 
 
 def says(asked: dict[str, Any], heard: Sequence[Heard]) -> str:
-    """Answer with the key of the request, as a hostile endpoint could."""
+    """Answer with the key of the request, as a hostile endpoint could. Tasks with "Wait." wait for RELEASED."""
+    if "Wait." in json.dumps(asked["messages"]):
+        RELEASED.wait(300)
     return f"{len(asked['tools'])}, and the key is {MODEL_KEY}"
 
 
@@ -271,6 +277,33 @@ def test_transcripts_have_no_key_and_end_with_their_time_or_version(
     assert purged["deleted_contents"] > 0
     with sqlite3.connect(keeping.home / "skillery.db", timeout=300) as database:
         assert database.execute("SELECT count(*) FROM blobs WHERE kind LIKE '%transcript%'").fetchone() == (0,)
+
+
+@pytest.mark.full
+def test_the_command_of_a_version_chooses_model_trials_and_budget(keeping: Server, new_name: str) -> None:
+    tasks = json.dumps({"evals": [{"prompt": "Add 1 and 2.", "graders": [{"type": "contains", "pattern": "3"}]}]})
+    publish(keeping.rpc, new_name, "1.0.0", ADDS, SMALL, **{"evals/evals.json": tasks})
+    evaluate = functools.partial(skillery, "eval", f"{new_name}@1.0.0", "--url", keeping.url, "--tasks")
+    stopped = evaluate("--name", "house", "--trials", "2", "--budget", "0.000001")
+    assert stopped.code == 1
+    assert stopped.err.endswith(": 5 trials\n")
+    assert "stopped after 1 of 5 trials: 0.00 of 0.00 USD are used; raise the budget" in stopped.out
+    absent = evaluate("--name", "castle")
+    assert (absent.code, "there is no [models.castle]" in absent.err) == (3, True)
+    before = skillery("eval", f"{new_name}@1.0.0", "--before", ".")
+    assert (before.code, "are about folders: write DIR" in before.err) == (2, True)
+
+
+@pytest.mark.full
+def test_ctrl_c_cancels_the_evaluation_of_a_version(keeping: Server, new_name: str) -> None:
+    tasks = json.dumps({"evals": [{"prompt": "Wait.", "graders": [{"type": "contains", "pattern": "3"}]}]})
+    publish(keeping.rpc, new_name, "1.0.0", ADDS, SMALL, **{"evals/evals.json": tasks})
+    with start("eval", f"{new_name}@1.0.0", "--tasks", "--url", keeping.url) as process:
+        assert process.stderr is not None
+        evaluation = process.stderr.readline().partition(":")[0]
+        assert interrupted(process) == f"{evaluation} is cancelled\n"
+    assert keeping.rpc("get_evaluation", id=evaluation)["state"] == "cancelled"
+    RELEASED.set()
 
 
 @pytest.mark.full

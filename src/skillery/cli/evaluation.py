@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
 from skillery.cli.authoring import TIMEOUT_MS, print_report
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
-from skillery.cli.model_evaluation import model_lines, model_options
+from skillery.cli.model_evaluation import ModelOptions, model_lines, model_options
 from skillery.cli.options import (
     Target,
     allow_unknown_option,
@@ -26,7 +23,7 @@ from skillery.cli.options import (
     target_options,
 )
 from skillery.cli.output import clean, print_json, show_log
-from skillery.cli.proof import add_signed, read_key, sign_option
+from skillery.cli.proof import sign_option
 from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
@@ -76,7 +73,7 @@ def evaluate(
     transcripts: Path | None,
     imported: Path | None,
     sign_file: Path | None,
-    plan: ModelPlan | None,
+    model: ModelOptions,
     allow_unknown: bool,
     target: Target,
     as_json: bool,
@@ -96,16 +93,21 @@ def evaluate(
     version = _version_in(folders)
     if version is None and (tasks or imported or sign_file):
         raise click.UsageError("--tasks, --import and --sign are about a version: write NAME@VERSION, not DIR")
-    if version is not None and (find or out or junit or plan):
-        raise click.UsageError("--find, --out, --junit and --model are about folders: write DIR, not NAME@VERSION")
+    if version is not None and (find or out or junit or model.address or model.before):
+        raise click.UsageError(
+            "--find, --out, --junit, --model and --before are about folders: write DIR, not NAME@VERSION"
+        )
     if transcripts and not tasks:
         raise click.UsageError("--transcripts saves what agents do: pass --tasks, too")
-    if version is not None and imported is not None:
-        _import_results(target, *version, imported, sign_file)
-        return
     if version is not None:
-        _evaluate_version(target, *version, ["run", "task"] if tasks else ["run"], transcripts, as_json=as_json)
+        from skillery.cli.version_evaluation import evaluate_version, import_results
+
+        if imported is not None:
+            import_results(target, *version, imported, sign_file)
+        else:
+            evaluate_version(target, *version, model if tasks else None, transcripts, as_json=as_json)
         return
+    plan = model.plan()
     if out is not None and len(folders) > 1:
         raise click.UsageError("--out writes the report of one folder: give one DIR")
     if plan is not None and plan.before is not None and len(folders) > 1:
@@ -235,12 +237,6 @@ def _print_findability(findability: Findability) -> None:
         click.echo(f"    {left} more: --json lists all")
 
 
-# -- A version on the server -------------------------------------------------------------------------------------------
-
-
-POLL_SECONDS = 0.5
-
-
 def _version_in(folders: Sequence[Path]) -> tuple[str, str] | None:
     """Return the name and number of the version that the arguments of `skillery eval` name, or None for folders."""
     named = [str(folder) for folder in folders if "@" in folder.name and not folder.exists()]
@@ -250,109 +246,3 @@ def _version_in(folders: Sequence[Path]) -> tuple[str, str] | None:
         raise click.UsageError(f"{clean(named[0])} is a version: evaluate one version at a time, without folders")
     name, version = name_and_version(named[0], None)
     return name, version or ""
-
-
-def _evaluate_version(
-    target: Target, name: str, version: str, kinds: list[Any], folder: Path | None, *, as_json: bool
-) -> None:
-    """Start an evaluation, wait for its end, save its transcripts in the folder, and print its result. Exit with
-    CHECK_FAILED if it has none, or if the version is worse than the version before.
-    """
-    import asyncio
-
-    from skillery.cli.connection import with_client
-
-    async def work(client: AsyncClient) -> Any:
-        started = await client.start_evaluation(name, version, kinds=kinds)
-        click.echo(f"{started['id']}: {started['trials']} trials", err=True)
-        while True:
-            evaluation = await client.get_evaluation(started["id"])
-            if evaluation["ended_at"]:
-                return evaluation, await _read_transcripts(client, evaluation) if folder else {}
-            await asyncio.sleep(POLL_SECONDS)
-
-    evaluation, texts = with_client(target, work, sandbox=True)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in texts.items():
-            (folder / Path(file).name).write_text(text, encoding="utf-8")
-    if as_json:
-        print_json(evaluation)
-    else:
-        _print_cases(evaluation)
-    if evaluation["state"] != "done" or evaluation["verdict"] == "worse":
-        raise click.exceptions.Exit(CHECK_FAILED)
-
-
-async def _read_transcripts(client: AsyncClient, evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return the transcripts by file name: the number of the case, the arm, and the number of the trial."""
-    texts = {}
-    for number, case in enumerate(evaluation["cases"], 1):
-        trials: Counter[str] = Counter()
-        for kept in case["transcripts"]:
-            trials[kept["arm"]] += 1
-            read = await client.read_transcript(evaluation["id"], kept["id"])
-            texts[f"{number}-{kept['arm']}-{trials[kept['arm']]}.jsonl"] = read["text"]
-    return texts
-
-
-def _print_cases(evaluation: Mapping[str, Any]) -> None:
-    """Print the cases that have not passed, and the result."""
-    for case in evaluation["cases"]:
-        counts = case["arms"].get("with", {"passed": 0, "trials": 0})
-        if counts["passed"] == counts["trials"]:
-            continue
-        before = case["arms"].get("before")
-        compared = f", before {before['passed']} of {before['trials']}" if before else ""
-        click.echo(clean(f"  {case['id']}: {counts['passed']} of {counts['trials']}{compared}"))
-        for problem in dict.fromkeys(case["problems"]):
-            click.echo(clean(f"    {one_line(problem, 300)}"))
-    result = evaluation["summary"] or f"{evaluation['state']}: {evaluation['error']}"
-    click.echo(clean(f"{evaluation['name']} {evaluation['version']}: {result}"))
-
-
-# -- The results of another tool ---------------------------------------------------------------------------------------
-
-
-def _import_results(target: Target, name: str, version: str, file: Path, sign_file: Path | None) -> None:
-    """Sign the results in a benchmark.json with the caller's key, and store them as a statement about a version."""
-    from skillery.cli.connection import with_client
-
-    if sign_file is None:
-        raise click.UsageError("results of another tool are signed with your own key: pass --sign KEYFILE")
-    key, predicate = read_key(sign_file), _results_in(file)
-
-    async def work(client: AsyncClient) -> str:
-        skill = (await client.describe_skill(name, version=version))["skill"]
-        return await add_signed(client, key, "evaluation", cast(Mapping[str, Any], skill), predicate)
-
-    click.echo(with_client(target, work))
-
-
-def _results_in(file: Path) -> dict[str, Any]:
-    """Return the predicate of the results in a benchmark.json. Raise UsageError if no result has the skill."""
-    from skillery.authoring.evaluation import CONFIGURATIONS
-
-    content = file.read_bytes()
-    arms = {configuration: arm for arm, configuration in CONFIGURATIONS.items()}
-    results: dict[str, dict[str, list[float]]] = {}
-    try:
-        for run in msgspec.json.decode(content)["runs"]:
-            of_cases = results.setdefault(arms.get(run["configuration"], ""), {})
-            of_cases.setdefault(str(run["eval_id"]), []).append(float(run["result"]["pass_rate"]))
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError):
-        raise click.UsageError(f"{file} is no benchmark.json: it needs runs with results") from None
-    if not results.get("with"):
-        raise click.UsageError(f"{file} has no run with the configuration with_skill")
-    shares = {arm: fmean(fmean(shares) for shares in cases.values()) for arm, cases in results.items() if arm}
-    return {
-        "executed": "outside",
-        "suite": {"name": "own", "digest": f"sha256:{hashlib.sha256(content).hexdigest()}"},
-        "count": len(results["with"]),
-        "trials": max(map(len, results["with"].values())),
-        "shares": {arm: round(share, 4) for arm, share in shares.items()},
-        "evaluation": "",
-        "before": None,
-        "verdict": None,
-        "worse": [],
-    }

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
@@ -21,13 +21,49 @@ MOST_FAILED = 10
 KEY_VARIABLE = "MODEL_KEY"
 
 
+TRIALS = 3
+
+
+class ModelOptions(NamedTuple):
+    """The options of a model as given: None if they are not."""
+
+    address: str | None
+    name: str | None
+    api: Literal["openai", "anthropic"]
+    key_env: str
+    trials: int | None
+    budget: float | None
+    tokens: int
+    before: Path | None
+
+    def plan(self) -> ModelPlan | None:
+        """Return what the options say about folders. Raise UsageError if they contradict each other."""
+        if self.budget is not None:
+            raise click.UsageError("--budget is about a version on a server: with DIR, pass --max-tokens")
+        if self.address is None or self.name is None:
+            if self.address or self.name or self.before:
+                raise click.UsageError("a model needs both --model URL and --name NAME")
+            return None
+        from skillery.authoring.model_evaluation import ModelPlan
+        from skillery.evaluations.models import Model, check_address
+
+        try:
+            check_address(self.address)
+        except ValueError as error:
+            raise click.UsageError(f"--model: {error}") from None
+        if self.key_env != KEY_VARIABLE and self.key_env not in os.environ:
+            raise click.UsageError(f"--key-env: the environment has no variable {self.key_env}")
+        key = os.environ.get(self.key_env, "").strip()
+        return ModelPlan(Model(self.api, self.address, self.name), key, self.trials or TRIALS, self.tokens, self.before)
+
+
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a model to a command. The command gets them as `plan`, which is None without --model."""
+    """Add the options of a model to a command, which gets them as `model`, ModelOptions."""
 
     @click.option(
-        "--model", "model_url", metavar="URL", help="Let a model do the tasks: the address of its API, with /v1."
+        "--model", "address", metavar="URL", help="Let a model do the tasks: the address of its API, with /v1."
     )
-    @click.option("--name", "model_name", metavar="NAME", help="The name of the model, with --model.")
+    @click.option("--name", metavar="NAME", help="The name of the model; with --tasks, the one in the settings.")
     @click.option("--api", type=click.Choice(["openai", "anthropic"]), default="openai", show_default=True)
     @click.option(
         "--key-env",
@@ -36,7 +72,13 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="The environment variable with the key of the API.",
     )
-    @click.option("--trials", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each task.")
+    @click.option("--trials", type=click.IntRange(1, 100), help=f"Trials of each task.  [default: {TRIALS}]")
+    @click.option(
+        "--budget",
+        type=click.FloatRange(0, min_open=True),
+        metavar="AMOUNT",
+        help="With --tasks: what the model may cost.  [default: that of the server]",
+    )
     @click.option(
         "--max-tokens",
         "tokens",
@@ -52,30 +94,11 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Compare with the version of the skill in this folder.",
     )
     @functools.wraps(command)
-    def with_plan(**options: Any) -> Any:
-        url, name, api, key_env = (options.pop(key) for key in ("model_url", "model_name", "api", "key_env"))
-        limits = {key: options.pop(key) for key in ("trials", "tokens", "before")}
-        return command(plan=_plan(url, name, api, key_env, limits), **options)
+    def with_model(**options: Any) -> Any:
+        given = {key: options.pop(key) for key in ModelOptions._fields}
+        return command(model=ModelOptions(**given), **options)
 
-    return with_plan
-
-
-def _plan(url: str | None, name: str | None, api: Any, key_env: str, limits: dict[str, Any]) -> ModelPlan | None:
-    """Return what the options of a model say. Raise UsageError if they contradict each other."""
-    if url is None or name is None:
-        if url or name or limits["before"]:
-            raise click.UsageError("a model needs both --model URL and --name NAME")
-        return None
-    from skillery.authoring.model_evaluation import ModelPlan
-    from skillery.evaluations.models import Model, check_address
-
-    try:
-        check_address(url)
-    except ValueError as error:
-        raise click.UsageError(f"--model: {error}") from None
-    if key_env != KEY_VARIABLE and key_env not in os.environ:
-        raise click.UsageError(f"--key-env: the environment has no variable {key_env}")
-    return ModelPlan(Model(api, url, name), os.environ.get(key_env, "").strip(), **limits)
+    return with_model
 
 
 ARM_WORDS = {"with": "with the skill", "without": "without", "before": "before"}
