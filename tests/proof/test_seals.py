@@ -19,6 +19,7 @@ import pytest
 from msgspec import Raw
 from sqlalchemy import Connection, func, insert, select, update
 
+from skillery import __version__
 from skillery.attestations.seals import IDLE, MOST_RUNS, Sealer, make_draft, needs_seal, read_seals, store_seal
 from skillery.attestations.signing import open_signing
 from skillery.backends import KINDS, Identity
@@ -43,7 +44,7 @@ from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.runs.statements import make_predicate
 from skillery.settings.versions import Seals
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, publisher
+from tests.conftest import Rpc, Server, manifest, publisher, skill_files
 from tests.proof.test_attestations import ADDRESS, keys_of
 from tests.proof.test_keys import SIGNER
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -182,6 +183,37 @@ def test_a_statement_has_inputs_files_and_code_by_digest(sealing: Rpc) -> None:
     assert b"secret text" not in msgspec.json.decode(envelope, type=dict[str, Any])["payload"].encode()
     [subject] = read_statement(unverified(envelope).payload).subject
     assert (subject.name, subject.digest) == ("skillery:code", {"sha256": digest_of(code)})
+
+
+@pytest.mark.full
+def test_a_statement_has_secrets_hosts_and_the_calling_run(
+    shared_server: Start, database_kind: str, new_name: str
+) -> None:
+    server = shared_server("sealing", database_kind, **OFTEN)
+    rpc, secret, home = server.rpc, new_name.upper(), ("--home", str(server.home))
+    skillery("secret", "set", secret, "--value-from-stdin", *home, stdin=b"pass", SKILLERY_DATABASE=server.database)
+    skillery("secret", "grant", secret, new_name, *home, SKILLERY_DATABASE=server.database)
+    code = (
+        "import urllib.request\n"
+        "def main(args):\n"
+        "    try:\n"
+        "        urllib.request.urlopen('http://other.invalid/')\n"
+        "    except OSError:\n"
+        "        return 'refused'\n"
+    )
+    made = manifest(new_name, permissions={"network": ["https://mail.invalid"], "secrets": [secret]})
+    rpc("create_skill", manifest=made, skill_md="# A\n", files=skill_files(code))
+    calling = f"from skills.{new_name} import main as call\n\ndef main(args):\n    return call({{}})\n"
+    run = rpc("run_code", language="python", code=calling, mount_skills=[new_name])
+    assert run["output"] == "refused"
+    [called] = rpc("list_runs", skill=new_name)["runs"]
+
+    outer, record = (sealed(rpc, run_id).record for run_id in (run["run_id"], called["run_id"]))
+    assert (record["secrets"], record["allowed"]) == ([secret], ["https://mail.invalid"])
+    assert [(use["host"], use["port"], use["allowed"]) for use in record["network"]] == [("other.invalid", 80, False)]
+    assert (outer["secrets"], outer["allowed"], outer["network"]) == ([], [], [])
+    assert (record["parent_run_id"], outer["parent_run_id"]) == (run["run_id"], None)
+    assert {(each["sandbox"], each["release"]) for each in (record, outer)} == {("linux", __version__)}
 
 
 def test_other_callers_have_no_statement_about_a_run(org: Server, new_name: str) -> None:
