@@ -22,6 +22,7 @@ from skillery.publishing.evaluation_rows import read_costs
 from tests.cli.test_cli import skillery
 from tests.cli.test_interrupts import interrupted, start
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.proof.test_keys import register, signed
 from tests.publishing.test_requires import COLUMNS
 from tests.support.browser import hidden_fields
 from tests.support.fake_model import FakeModel, Heard, Wanted
@@ -35,6 +36,18 @@ evaluation = { min_pass = 0.5 }
 
 [policy."ask.*"]
 needs = ["evaluation"]
+
+[policy."few.*"]
+needs = ["evaluation"]
+evaluation = { cases = 2 }
+
+[policy."any.*"]
+needs = ["evaluation"]
+evaluation = { verdict = "any" }
+
+[policy."outside.*"]
+needs = ["evaluation"]
+evaluation = { outside = true }
 
 [evals]
 on_submit = "all"
@@ -304,6 +317,39 @@ def test_ctrl_c_cancels_the_evaluation_of_a_version(keeping: Server, new_name: s
         assert interrupted(process) == f"{evaluation} is cancelled\n"
     assert keeping.rpc("get_evaluation", id=evaluation)["state"] == "cancelled"
     RELEASED.set()
+
+
+@pytest.mark.full
+def test_a_policy_states_the_cases_and_the_verdict_of_evaluations(server: Server, new_name: str) -> None:
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    few, any_verdict = f"few.{new_name}", f"any.{new_name}"
+    publish(ann, few, "1.0.0", ADDS, SMALL)
+    assert ended(ann, few, "1.0.0")["state"] == "done"
+    [need] = ann("explain_policy", name=few, version="1.0.0")["needs"]
+    assert (ann.status(few), need["missing"]) == ("in_review", "an evaluation with 2 cases (it has 1)")
+    publish(ann, few, "1.1.0", ADDS, SMALL, NEGATIVE)
+    assert ended(ann, few, "1.1.0")["state"] == "done"
+    assert ann.status(few, "1.1.0") == "published"
+
+    publish(ann, any_verdict, "1.0.0", ADDS, SMALL, NEGATIVE)
+    assert ended(ann, any_verdict, "1.0.0")["state"] == "done"
+    publish(ann, any_verdict, "1.1.0", ADDS_WRONG, SMALL)
+    assert ended(ann, any_verdict, "1.1.0")["verdict"] == "worse"
+    assert ann.status(any_verdict, "1.1.0") == "published"
+
+
+@pytest.mark.full
+def test_only_a_policy_with_outside_accepts_results_of_other_tools(server: Server, new_name: str) -> None:
+    ann, key = Caller(server.url, Who("ann", "read run publish", "*")), SigningKey.new()
+    register(ann, key)
+    result: dict[str, Any] = {"by": "ann", "executed": "outside", "suite": {"name": "own", "digest": "sha256:0"}}
+    result |= {"count": 2, "trials": 3, "shares": {"with": 0.75}, "evaluation": "", "before": None, "verdict": None}
+    for namespace, status in (("outside", "published"), ("ask", "in_review")):
+        created = ann.create(f"{namespace}.{new_name}")
+        assert created["status"] == "in_review"
+        envelope = signed(key, "evaluation", created, worse=[], **result)
+        ann("add_attestation", name=created["name"], version="1.0.0", envelope=envelope)
+        assert ann.status(created["name"]) == status
 
 
 @pytest.mark.full
