@@ -168,6 +168,28 @@ def test_locks_and_installations_have_the_required_skills(sqlite_rpc: Rpc, new_n
 
 
 @pytest.mark.full
+def test_bump_raises_the_ranges_of_required_skills(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:
+    rpc, base, top, folder = sqlite_rpc, f"{new_name}.base", f"{new_name}.top", tmp_path / "top"
+    rpc("create_skill", **skill(base, "1.0.0"))
+    assert skillery("new", str(folder), "--name", top).code == 0
+    toml = folder / "skill.toml"
+    toml.write_text(f'{toml.read_text()}\n[requires.skills]  # of others\n"{base}" = "^1"  # the base\n')
+
+    def bump() -> str:
+        return skillery("bump", str(folder), "--requires", SKILLERY_URL=rpc.url).out
+
+    assert skillery("publish", str(folder), SKILLERY_URL=rpc.url).code == 0
+    assert bump() == f"{top} 0.1.0: nothing to raise\n"
+    rpc("create_skill", **skill(base, "1.1.0"))
+    before = toml.read_text()
+    assert bump() == f"{top} 0.1.1\n  {base}: 1.0.0 -> 1.1.0\n"
+    assert toml.read_text() == before.replace('"0.1.0"', '"0.1.1"')
+    rpc("create_skill", **skill(base, "2.0.0"))
+    assert bump() == f"{top} 0.1.1\n  {base}: ^1 -> ^2.0.0\n  {base}: 1.0.0 -> 2.0.0\n"
+    assert toml.read_text() == before.replace('"0.1.0"', '"0.1.1"').replace('"^1"', '"^2.0.0"')
+
+
+@pytest.mark.full
 def test_the_page_about_required_skills_runs(start_server: Callable[..., Server], tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()

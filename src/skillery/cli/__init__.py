@@ -148,9 +148,10 @@ commands.sections = {
         click.Group(
             "more",
             help="Further commands: `skillery more lock` is `skillery lock`.",
-            short_help="eval, lock, status, verify, witness, export, sync, workspace, blob, mcp, logout, …",
+            short_help="eval, bump, lock, status, verify, witness, export, sync, workspace, blob, mcp, logout, …",
             commands=[
                 evaluation.evaluate,
+                publish.bump,
                 locks.lock,
                 status.status,
                 verify.verify,

@@ -108,6 +108,33 @@ def publish(
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
+@click.command(short_help="Raise the ranges of required skills in each DIR.")
+@folders_argument
+@click.option("--requires", is_flag=True, required=True, help="Raise the ranges in [requires.skills].")
+@target_options
+def bump(folders: Sequence[Path], requires: bool, target: Target) -> None:
+    """Raise each range in [requires.skills] that excludes the latest version of its skill.
+
+    If publishing would now choose other versions than the latest version of the skill has, the next patch is written
+    into skill.toml, unless it has a higher version already. Its other texts stay. Nothing is published.
+    """
+    from skillery.cli.connection import with_client
+    from skillery.cli.publish_options import with_raised_ranges, write_bump
+    from skillery.publishing.folders import read_skill_folder
+
+    async def work(client: AsyncClient) -> None:
+        for folder in folders:
+            skill, changes = await with_raised_ranges(client, read_skill_folder(folder))
+            if changes:
+                write_bump(folder, skill)
+            note = "" if changes else ": nothing to raise"
+            click.echo(clean(f"{skill.manifest['name']} {skill.manifest['version']}{note}"))
+            for line in changes:
+                click.echo(clean(f"  {line}"))
+
+    with_client(target, work)
+
+
 Send = Callable[["AsyncClient", Path], Awaitable[dict[str, Any]]]
 Read = Callable[[Path], "SkillFolder"]
 

@@ -1,4 +1,6 @@
-"""`skillery publish --bump` and `--trusted`: the next version, written into skill.toml, and the token of a CI job."""
+"""`skillery publish --bump` and `--trusted`, `skillery bump`: the next version and ranges of required skills, and the
+token of a CI job.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ import click
 from skillery.cli.connection import json_answer
 from skillery.cli.options import Target
 from skillery.errors import InvalidVersion, NotAuthenticated, Unavailable
+from skillery.formats.manifest_tables import ranges_in
 from skillery.formats.semver import Version
 from skillery.formats.version_diffs import PARTS, Facts, Part, Step, derived_step, step_between
+from skillery.formats.version_spec import parse_version_spec, selects
 from skillery.settings.sources import JOB_TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -186,3 +190,31 @@ def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
 def _is_safe(address: str) -> bool:
     parts = urlsplit(address)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"})
+
+
+# -- `skillery bump --requires`: the newest versions of required skills ------------------------------------------------
+
+
+async def with_raised_ranges(client: AsyncClient, skill: SkillFolder) -> tuple[SkillFolder, list[str]]:
+    """Return the skill with raised ranges and the next patch, and a line for each change of a range or of a chosen
+    version. Raise InvalidVersion, InvalidManifest, and the errors of `resolve_skills`.
+    """
+    from skillery.publishing.folders import with_range
+
+    name, ranges, changes = str(skill.manifest.get("name")), ranges_in(skill.manifest), list[str]()
+    for required, spec in ranges.items():
+        latest = Version.parse((await client.describe_skill(required, detail="manifest"))["skill"]["version"])
+        if not selects(parse_version_spec(spec), latest.precedence, is_release=latest.is_release):
+            skill = with_range(skill, required, f"^{latest}")
+            changes.append(f"{required}: {spec} -> ^{latest}")
+    latest_own = await _latest(client, name) if ranges else None
+    if latest_own is None:
+        return skill, changes
+    texts = [f"{required}@{spec}" for required, spec in ranges_in(skill.manifest).items()]
+    chosen = (await client.resolve_skills(skills=texts, required_by=name))["lock"]
+    described: Any = (await client.describe_skill(name, detail="manifest"))["skill"]
+    former = {row["name"]: row["version"] for row in described.get("requires", ())}
+    moved = [row for row in chosen if former.get(row["name"]) != row["version"]]
+    changes += [f"{row['name']}: {former.get(row['name'], 'new')} -> {row['version']}" for row in moved]
+    is_published = Version.parse(str(skill.manifest.get("version"))).precedence <= latest_own.version.precedence
+    return (with_bump(skill, "patch") if changes and is_published else skill), changes

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.foreign_skill import read_foreign_skill, registry_name
+from skillery.formats.json_values import join
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import misspelt_keys, toml_manifest
 from skillery.formats.repairs import Repairs
@@ -107,29 +108,41 @@ def with_version(skill: SkillFolder, version: Version) -> SkillFolder:
     The rest of skill.toml stays as it is, byte for byte. Raise InvalidManifest if the version is not found in
     skill.toml.
     """
-    files = [
-        BundleFile(file.path, _rewritten(file.content, str(version)), file.executable)
+    return skill._replace(
+        manifest={**skill.manifest, "version": str(version)}, files=_rewritten(skill.files, "version", str(version))
+    )
+
+
+def with_range(skill: SkillFolder, name: str, spec: str) -> SkillFolder:
+    """Return the skill with another range of a required skill. The rest of skill.toml stays as it is, byte for byte."""
+    requires = {**skill.manifest["requires"], "skills": {**skill.manifest["requires"]["skills"], name: spec}}
+    files = _rewritten(skill.files, join("requires.skills", name), spec)
+    return skill._replace(manifest={**skill.manifest, "requires": requires}, files=files)
+
+
+def _rewritten(files: Sequence[BundleFile], path: str, text: str) -> list[BundleFile]:
+    return [
+        BundleFile(file.path, _with_string(file.content, path, text), file.executable)
         if file.path == SKILL_TOML
         else file
-        for file in skill.files
+        for file in files
     ]
-    return skill._replace(manifest={**skill.manifest, "version": str(version)}, files=files)
 
 
-def _rewritten(content: bytes, version: str) -> bytes:
-    """Return the content of skill.toml with another version. Only the string of the key `version` changes."""
+def _with_string(content: bytes, path: str, value: str) -> bytes:
+    """Return the content of skill.toml with another string at `path`. All other bytes stay."""
     byte_order_mark = content[: len(BOM_UTF8)] if content.startswith(BOM_UTF8) else b""
     text = content[len(byte_order_mark) :].decode("utf-8")
-    span = span_of(text, "version")
+    span = span_of(text, path)
     if span is None:
         raise InvalidManifest(
-            "the version in skill.toml could not be found",
-            hint=f'Write version = "{version}" in a line of its own.',
+            f"'{path}' in skill.toml could not be found",
+            hint=f'Write it in a line of its own: KEY = "{value}"',
             file=SKILL_TOML,
         )
     begin, end = span
     quote = text[begin] if text[begin : begin + 3] != text[begin] * 3 else text[begin] * 3
-    return byte_order_mark + f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
+    return byte_order_mark + f"{text[:begin]}{quote}{value}{quote}{text[end:]}".encode()
 
 
 def _check_parts(folder: Path) -> None:
