@@ -98,6 +98,19 @@ def test_a_new_host_says_how_many_skills_reach_it(team: Team, new_name: str) -> 
     assert f"{network[1]} No other published skill that you see reaches this host." in after
 
 
+@pytest.mark.full
+def test_a_new_call_says_what_the_called_skill_may_use(team: Team, new_name: str) -> None:
+    mail, host = f"{new_name}.mail", f"https://mail.{new_name}.example.net"
+    team.publish(team.bot, "1.0.0", mail, permissions={"network": [host], "secrets": ["MAIL_KEY"]})
+    team.rpc(team.bob)("approve_version", name=mail, version="1.0.0")
+    team.publish(team.ann, "1.0.0")
+    team.publish(team.bot, "1.1.0", requires={"skills": {mail: "*"}})
+
+    page = text_of(team.browser(team.bob).get(team.page))
+
+    assert f"with the permissions of that skill, {mail} Version 1.0.0 may use {host}, MAIL_KEY." in page
+
+
 def test_review_shows_changed_limits_packages_and_programs(team: Team) -> None:
     def runtime(figures: str, **limits: int) -> dict[str, Any]:
         return {"dependencies": [f"figures=={figures}"], **({"limits": limits} if limits else {})}
