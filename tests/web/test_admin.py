@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from skillery.methods.table import METHODS
+from skillery.web.admin_now import MANY_REFUSALS
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, manifest, publisher
 from tests.support.browser import Browser, token_of
@@ -360,7 +361,23 @@ def test_the_overview_shows_each_problem_with_its_remedy(
     agent("create_blob", content="x", kind="text/plain")
     publisher(agent)("shop.greet")
 
+    for _ in range(MANY_REFUSALS):
+        agent.error("set_visibility", name="other.skill", visibility="public")
+
     shown = wait_for(admin, "The plugin grumpy has failed")
+    cause = (
+        f"{MANY_REFUSALS} requests were refused in the last 24 hours, {MANY_REFUSALS} of them not allowed, from bot."
+    )
+    assert cause in wait_for(admin, "requests were refused")
+    assert "Not checked yet." in shown
+    assert "None is known. Make one:" in shown
+    assert "intact</span>" in admin.post("/admin/audit", admin.fields("/admin/audit")).text
+    made = skillery("backup", "create", "--home", str(server.home), str(tmp_path / "backup"))
+    assert made.code == 0, made.err
+    checked = " ".join(re.sub("<[^>]+>", "", admin.get("/admin").text).split())
+    assert "were intact, checked" in checked
+    assert "The newest was made" in checked
+    assert "Uses in 7 days" in checked
     assert "bot has used up its quota of blobs" in shown
     assert "One version waits for a review" in shown
     assert shown.index("used up its quota") < shown.index("waits for a review")

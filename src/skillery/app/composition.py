@@ -58,6 +58,7 @@ from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
 from skillery.publishing.evaluation_jobs import EvaluationJobs
 from skillery.publishing.evaluation_tasks import TaskRuns
 from skillery.publishing.vulnerabilities import Vulnerabilities, VulnerabilityChecks
+from skillery.registry.audit_trail import verify_and_note
 from skillery.registry.cursors import cursor_key
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
@@ -225,7 +226,7 @@ def _edge(
             partial(
                 database.read, partial(span_of_count, days=settings.runs.keep_days, count=settings.runs.keep_count)
             ),
-            partial(audit.verify, database),
+            partial(verify_and_note, database),
             settings.storage,
             known.secrets,
             known.set_secret,

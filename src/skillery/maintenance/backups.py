@@ -15,7 +15,7 @@ from sqlalchemy import Boolean, Connection, DateTime, Table, select
 from skillery import audit
 from skillery.backends import Storage
 from skillery.database import Database, migrate
-from skillery.database.backend_values import forget_value, keep_value
+from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.tables import (
     deletions,
     environment_rebuilds,
@@ -161,6 +161,12 @@ def note_backup(connection: Connection, actor: audit.Actor, title: str, contents
     forget_value(connection, LAST_BACKUP)
     keep_value(connection, LAST_BACKUP, at.isoformat().encode())
     audit.record(connection, actor, "backup", title, after={"contents": contents})
+
+
+def last_backup(connection: Connection) -> datetime | None:
+    """Return the time of the newest backup that the database knows of."""
+    noted = find_value(connection, LAST_BACKUP)
+    return None if noted is None else datetime.fromisoformat(noted.decode())
 
 
 # -- the rows of a table, for both kinds of backups --------------------------------------------------------------------

@@ -19,7 +19,6 @@ from skillery.backends import Storage
 from skillery.contents.storage_copies import StorageCopy, find_copy, is_marked
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database, as_stored, in_utc
-from skillery.database.backend_values import find_value
 from skillery.database.tables import (
     RESOLVABLE,
     audit,
@@ -40,7 +39,7 @@ from skillery.formats.bundle import digest_of_entries
 from skillery.formats.paths import leads_outside
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import count_near
-from skillery.maintenance.backups import LAST_BACKUP
+from skillery.maintenance.backups import last_backup
 from skillery.maintenance.proof_checks import check_proofs
 from skillery.runs.ended_runs import of_no_server
 
@@ -286,11 +285,10 @@ def read_figures(connection: Connection, quotas: Quotas, expects_backups: bool) 
     """Return the figures. Call this in a separate thread: it reads the use of up to 100 identities."""
     in_review, submitted_at = connection.execute(_IN_REVIEW).one()
     _, database_bytes, _ = _database(connection)
-    last_backup = find_value(connection, LAST_BACKUP)
-    since = last_backup.decode() if last_backup is not None else None
-    if since is None and expects_backups:
-        since = connection.scalar(select(audit.c.at).order_by(audit.c.seq).limit(1)) or datetime.now(UTC).isoformat()
-    backed_up_at = datetime.fromisoformat(since) if since else None
+    backed_up_at = last_backup(connection)
+    if backed_up_at is None and expects_backups:
+        since = connection.scalar(select(audit.c.at).order_by(audit.c.seq).limit(1))
+        backed_up_at = datetime.fromisoformat(since) if since else datetime.now(UTC)
     return Figures(database_bytes, in_review, in_utc(submitted_at), count_near(connection, quotas), backed_up_at)
 
 

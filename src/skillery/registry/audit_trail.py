@@ -11,7 +11,10 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
+from skillery.audit import Head, Verified, verify
 from skillery.backends import Identity
+from skillery.database import Database
+from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.registry import Registry
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
@@ -192,3 +195,40 @@ async def list_audit(registry: Registry, _: Identity, params: ListAudit) -> Audi
 
 
 METHODS = (Method(list_audit, "audit", audits=""),)
+
+
+# -- The last verification of the chain --------------------------------------------------------------------------------
+
+
+_VERIFIED = "audit verified"
+
+
+class LastVerified(msgspec.Struct, frozen=True):
+    """When this registry last verified the whole trail, and the result."""
+
+    at: datetime
+    seq: int
+    """The number of the last sound entry."""
+    is_intact: bool
+
+
+def verify_and_note(database: Database, noted: Head | None) -> Verified:
+    """Verify the whole trail as `audit.verify` does, and store the result. Blocking.
+
+    A fault by a head of the caller is not stored: the head may be mistyped.
+    """
+    verified = verify(database, noted)
+    if noted is None or verified.fault is None:
+        last = LastVerified(datetime.now(UTC), verified.head.seq, verified.fault is None)
+        database.write_now(partial(_note, noted=msgspec.json.encode(last)))
+    return verified
+
+
+def _note(connection: Connection, noted: bytes) -> None:
+    forget_value(connection, _VERIFIED)
+    keep_value(connection, _VERIFIED, noted)
+
+
+def last_verified(connection: Connection) -> LastVerified | None:
+    stored = find_value(connection, _VERIFIED)
+    return None if stored is None else msgspec.json.decode(stored, type=LastVerified)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
 from skillery.environments.methods import ListEnvironments, list_environments
-from skillery.registry.audit_trail import ListAudit, list_audit
+from skillery.maintenance.backups import last_backup
+from skillery.registry.audit_trail import ListAudit, last_verified, list_audit
+from skillery.skills.insight import GetActivity, get_activity
 from skillery.versions.checks import list_affected
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.admin import MOST, admin_page, uses_of
-from skillery.web.display import counted, size
+from skillery.web.display import ago, counted, size
 from skillery.web.frame import Page, PageRequest
 from skillery.webhooks.targets import ListWebhooks, list_webhooks
 
@@ -26,6 +29,8 @@ NEAR = 0.8
 """From this part of a quota on, its use is a problem."""
 LOW_DISK, FULL_DISK = 0.1, 0.02
 """Below these free parts, a disk is a problem: one to look at, and one that breaks the server."""
+OLD_BACKUP = timedelta(days=7)
+"""An older newest backup is a problem."""
 _PAGES = {"database": "/admin/storage", "storage": "/admin/storage"}
 
 
@@ -41,6 +46,7 @@ class Problem(NamedTuple):
 async def show_overview(request: PageRequest) -> Page:
     problems = [problem for find in FINDERS async for problem in find(request)]
     core, state = request.site.core, request.site.state
+    backed_up_at = await request.read(last_backup)
     return admin_page(
         "",
         current=sorted(problems, key=lambda problem: problem.level),
@@ -49,6 +55,10 @@ async def show_overview(request: PageRequest) -> Page:
         checks=await state.checks(),
         scanners=[plugin.facts.name for plugin in state.plugins() if "before_publish" in plugin.facts.moments],
         signs=state.signs,
+        activity=await request.do(get_activity, GetActivity(days=7, limit=1)),
+        backed_up_at=backed_up_at,
+        is_backup_new=backed_up_at is not None and datetime.now(UTC) - backed_up_at < OLD_BACKUP,
+        verified=await request.read(last_verified),
         latest=(await request.do(list_audit, ListAudit(outcome="done", limit=LATEST))).entries,
     )
 
@@ -73,6 +83,21 @@ async def _of_disk(request: PageRequest) -> AsyncIterator[Problem]:
         text = f"The disk of the server has {free_text} left of {total}."
         remedy = "Collect the garbage, or make the disk larger"
         yield Problem(BROKEN if free < FULL_DISK else LOOK, text, remedy, "/admin/storage?garbage=shown#garbage")
+
+
+async def _of_backups(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem if the newest backup is old. A server without backups has none: its home may be copied."""
+    backed_up_at = await request.read(last_backup)
+    if backed_up_at is not None and datetime.now(UTC) - backed_up_at >= OLD_BACKUP:
+        yield Problem(LOOK, f"The newest backup was made {ago(backed_up_at)}.", "Make one: skillery backup", "/admin")
+
+
+async def _of_trail(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield a problem if the last verification found a fault in the audit trail."""
+    verified = await request.read(last_verified)
+    if verified is not None and not verified.is_intact:
+        text = f"The audit trail is broken after entry {verified.seq}."
+        yield Problem(BROKEN, text, "Compare it with a backup", "/admin/audit#chain")
 
 
 async def _of_runs(request: PageRequest) -> AsyncIterator[Problem]:
@@ -158,6 +183,8 @@ async def _of_refusals(request: PageRequest) -> AsyncIterator[Problem]:
 FINDERS = (
     _of_checks,
     _of_disk,
+    _of_trail,
+    _of_backups,
     _of_plugins,
     _of_runs,
     _of_environments,
