@@ -79,6 +79,25 @@ def approve(browser: Browser, page: str, ticks: list[str], **fields: str) -> tup
     return answer.status_code, answer.headers.get("location", ""), html.unescape(answer.text)
 
 
+@pytest.mark.full
+def test_a_reviewer_confirms_that_a_version_looks_like_an_older_skill(shop: Shop) -> None:
+    twin = f"{shop.name}2"
+    about = {"version": "1.0.0", "kind": "instruction", "description": f"Another text of {twin}."}
+    Rpc(shop.server.url, shop.bot)("create_skill", manifest={"name": twin, **about}, skill_md="# Orders\n")
+    browser, page = shop.browser(shop.bob), f"/review/{twin}@1.0.0"
+
+    shown = browser.get(page).text
+    refused = approve(browser, page, [])
+
+    assert f'Looks like <code><bdi class="foreign">{shop.name}</bdi></code>' in shown
+    assert refused[0] == 400
+    assert f"Confirm each new permission: {shop.name}." in refused[2]
+    assert approve(browser, page, [f"name:{shop.name}"])[0] == 303
+    note = f'Its name or description is nearly that of <a href="/s/{shop.name}">'
+    assert note in browser.get(f"/s/{twin}").text
+    assert note not in browser.get(f"/s/{shop.name}").text
+
+
 def test_reviewer_sees_queue_and_changes_ordered_by_risk(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     queue, page = browser.get("/review").text, browser.get(shop.page).text
@@ -88,6 +107,7 @@ def test_reviewer_sees_queue_and_changes_ordered_by_risk(shop: Shop) -> None:
     places = [page.index(f'id="{one}"') for one in ("permissions", "findings", "instructions", "changed", "decide")]
     assert places == sorted(places)
     assert "May send to and read from <code>" in page
+    assert "It has no value on this server." in page
     assert "2 more, 0 less, 0 unchanged" in page
     assert "<del>" in page
     assert "U+200B" in page

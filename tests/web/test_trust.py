@@ -148,9 +148,11 @@ def test_rights_name_hosts_and_the_grants_of_secrets(shelf: Shelf) -> None:
     anybody = shelf.publish("open", permissions={**RIGHTS, "network": ["https://*.workers.dev"]})
 
     assert before == Fact(
-        "look", "Reach api.example.com, use 1 secret", "KPI_TOKEN is not granted. The default limits of this server."
+        "look",
+        "Reach api.example.com, use 1 secret",
+        "KPI_TOKEN is not granted, and has no value here. The default limits of this server.",
     )
-    assert after.detail.startswith("KPI_TOKEN is granted.")
+    assert after.detail.startswith("KPI_TOKEN is granted, and has no value here.")
     assert shelf.facts(anybody)["rights"].sign == "bad"
     many = shelf.publish("many", permissions={"network": [f"https://h{number}.example.com" for number in range(9)]})
     named = "Reach h0.example.com, h1.example.com, h2.example.com, 6 other hosts"

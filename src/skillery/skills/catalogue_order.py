@@ -122,14 +122,23 @@ def claim_marks(
     return Standing(ranked(sums, _age_of(own_id)), _original(rows, skill_id, publisher))
 
 
+LOOK_ALIKE = "look_alike"
+"""The rule of the finding about a version that looks like an older skill."""
+
+
 def look_alike_findings(connection: Connection, name: str, description: str, publisher: str) -> tuple[Finding, ...]:
     """Return a finding if a new version looks like an older public skill of another publisher."""
-    skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name)) or 0
-    original = _original(_alike(connection, skill_id, *_marks_of(name, description)), skill_id, publisher)
+    original = find_original(connection, name, description, publisher)
     if original is None:
         return ()
     message = f"looks like '{original}', an older skill of another publisher: name or description are nearly the same"
-    return (Finding("look_alike", message, "warning"),)
+    return (Finding(LOOK_ALIKE, message, "warning"),)
+
+
+def find_original(connection: Connection, name: str, description: str, publisher: str) -> str | None:
+    """Return the older public skill of another publisher that a version of this publisher looks like."""
+    skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name)) or 0
+    return _original(_alike(connection, skill_id, *_marks_of(name, description)), skill_id, publisher)
 
 
 def _marks_of(name: str, description: str) -> tuple[str, str]:

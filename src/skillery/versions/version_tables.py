@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement, in_utc
-from skillery.database.tables import RESOLVABLE, labels, skill_files, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, catalogue, labels, skill_files, skill_versions, skills
 from skillery.errors import VersionNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec
@@ -33,7 +33,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.uses import UsageDay, days_of, loads_by_program
 from skillery.registry.version_rows import Approval, Status, VersionRow
-from skillery.registry.visibility import WAS_PUBLISHED, View, parameters, seen_version, view_of
+from skillery.registry.visibility import WAS_PUBLISHED, View, has_visibility, parameters, seen_version, view_of
+from skillery.skills.catalogue_filters import is_listed
 from skillery.skills.namespaces import contact_for
 from skillery.versions.checks import Checks, checks_of
 
@@ -102,6 +103,8 @@ class VersionFacts(msgspec.Struct, frozen=True):
     """The numbers of versions in each group that the identity sees."""
     contact: str
     """How to reach the owners of the namespace, or ""."""
+    looks_like: str | None
+    """An older public skill of another publisher with nearly the same name or description, or None."""
 
 
 def table_of_versions(
@@ -171,8 +174,8 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
     view = view_of(identity)
     counted = _counts_by_group(view).rows(connection, of_skill=row.skill_id, **parameters(identity))
     facts = _FACTS.rows(connection, of_skill=row.skill_id, of_version=row.version_id)
-    values: Sequence[Any] = facts[0] if facts else (None,) * 9
-    stored, latest, owner, owner_kind, created_at, size, files_count, older, contact = values
+    values: Sequence[Any] = facts[0] if facts else (None,) * 10
+    stored, latest, owner, owner_kind, created_at, size, files_count, older, contact, looks_like = values
     if stored is None:
         files = row.unstored.files.values() if row.unstored is not None else ()
         size, files_count = sum(file.size for file in files), len(files)
@@ -190,6 +193,7 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
         loads_by_program(connection, row.skill_id),
         cast("dict[VersionGroup, int]", dict(counted)),
         contact or "",
+        looks_like,
     )
 
 
@@ -204,6 +208,7 @@ def _counts_by_group(view: View | None) -> Statement:
 _shown = skill_versions.alias("one")
 _first = skill_versions.alias("first")
 _latest = skill_versions.alias("latest")
+_original = skills.alias("original")
 _lower = skill_versions.alias("lower")
 _any = skill_versions.alias("any_version")
 
@@ -238,6 +243,10 @@ _FACTS = Statement(
         select(func.count()).where(skill_files.c.version_id == _shown.c.id).scalar_subquery(),
         _older,
         contact_for(skills.c.name),
+        select(_original.c.name)
+        .join_from(catalogue, _original, _original.c.name == catalogue.c.looks_like)
+        .where(catalogue.c.skill_id == skills.c.id, is_listed(), has_visibility("public", _original))
+        .scalar_subquery(),
     )
     .select_from(skills)
     .outerjoin(_shown, _shown.c.id == bindparam("of_version"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from skillery.backends import Limits
@@ -11,13 +12,14 @@ from skillery.formats.manifest import Permissions
 from skillery.formats.version_diffs import ValueChange, VersionsDiff, listed_permissions
 from skillery.method import or_none
 from skillery.registry.visibility import view_of
+from skillery.skills.catalogue_order import LOOK_ALIKE, find_original
 from skillery.skills.descriptions import Skill
 from skillery.skills.figures import count_host_uses
 from skillery.versions.checks import DiffVersions, diff_versions
 from skillery.web.differences import FileDiff
 from skillery.web.display import LIMITS, Language, limit_in_words
 from skillery.web.frame import PageRequest
-from skillery.web.skill_opened import permissions_of, reader_of
+from skillery.web.skill_opened import permissions_of, reader_of, without_value
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
 _NOTHING = PermissionNames()
@@ -28,7 +30,7 @@ RightKind = Literal["more", "less", "same"]
 class Right(NamedTuple):
     """A permission or a limit as a page shows it."""
 
-    of: Literal["network", "secret", "workspace", "call", "limit"]
+    of: Literal["name", "network", "secret", "workspace", "call", "limit"]
     value: str
     kind: RightKind
     note: str = ""
@@ -154,8 +156,11 @@ class Dangers(NamedTuple):
         return [right for right in self.rights if right.is_more]
 
 
-async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compared: Compared) -> Dangers:
-    """Return the permissions, limits, packages and executables of `new`, compared with `old`.
+async def dangers_of(
+    request: PageRequest, new: Skill, old: Skill | None, compared: Compared, publisher: str
+) -> Dangers:
+    """Return the permissions, limits, packages and executables of `new`, which this identity has published, compared
+    with `old`.
 
     Both are results of describe_skill with `detail` full.
     """
@@ -167,7 +172,10 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     kept = ([name for name in listed if name not in news] for listed in permissions_of(new.manifest))
     hosts, secrets = map(tuple, kept)
     return Dangers(
-        rights=[*await _with_notes(request, new, rights), *_rights("same", PermissionNames(hosts, secrets))],
+        rights=[
+            *await _alike(request, new, publisher),
+            *await _with_notes(request, new, [*rights, *_rights("same", PermissionNames(hosts, secrets))]),
+        ],
         limits=_limits(new.manifest, old, request.site.core.runner.default_limits, request.language),
         packages=_packages(new, old)[:MOST_PACKAGES],
         is_locked=bool(_locked(new)),
@@ -176,15 +184,34 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
     )
 
 
+async def _alike(request: PageRequest, new: Skill, publisher: str) -> list[Right]:
+    """Return the skill that a version looks like, if a finding says so that no reviewer has waived."""
+    findings = or_none(new.findings) or []
+    if all(finding.rule != LOOK_ALIKE or finding.waiver for finding in findings):
+        return []
+    about = partial(find_original, name=new.name, description=new.manifest["description"], publisher=publisher)
+    original = await request.read_page(about)
+    note = "An older skill of another publisher has nearly this name or description."
+    return [Right("name", original, "more", note)] if original else []
+
+
 async def _with_notes(request: PageRequest, new: Skill, rights: Sequence[Right]) -> list[Right]:
-    """Return the rights. A new host has a note on other skills that reach it, a new call on what it may use."""
+    """Return the rights. A new host has a note on other skills that reach it, a new call on what it may use, and a
+    secret without a value on that.
+    """
     identity, hosts = reader_of(request), [right.value for right in rights if right.is_more and right.of == "network"]
+    valueless = await without_value(request, [right.value for right in rights if right.of == "secret"])
     uses = await request.read_page(lambda connection: count_host_uses(connection, identity, new.name, hosts))
     where = "of this server" if view_of(identity) is None else "that you see"
     notes = {host: _note_of_uses(count, where) for host, count in uses.items()}
     for each in or_none(new.requires) or ():
         notes[each.name] = f"Version {each.version} may use {', '.join([*each.network, *each.secrets])}."
-    return [right._replace(note=notes.get(right.value, "")) if right.is_more else right for right in rights]
+    notes |= dict.fromkeys(valueless, "It has no value on this server.")
+    noted = (right.is_more or (right.of == "secret" and right.kind == "same") for right in rights)
+    return [
+        right._replace(note=notes.get(right.value, "")) if has_note else right
+        for right, has_note in zip(rights, noted, strict=True)
+    ]
 
 
 def _note_of_uses(count: int, where: str) -> str:

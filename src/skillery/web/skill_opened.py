@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -121,6 +122,16 @@ def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the hosts and the secrets that a manifest requests."""
     permissions = manifest.get("permissions") or {}
     return list(permissions.get("network") or ()), list(permissions.get("secrets") or ())
+
+
+async def without_value(request: PageRequest, secrets: Sequence[str]) -> frozenset[str]:
+    """Return the secrets of these that have no value on this server. If the values cannot be read, none is known."""
+    try:
+        return frozenset(
+            set(secrets).difference(await asyncio.to_thread(request.site.state.secrets)) if secrets else ()
+        )
+    except SkilleryError:
+        return frozenset()
 
 
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:

@@ -28,7 +28,7 @@ from skillery.runs.failures import FailureGroup, read_failure
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skill_opened import Opened, examples_of, explain, permissions_of, reader_of
+from skillery.web.skill_opened import Opened, examples_of, explain, permissions_of, reader_of, without_value
 from skillery.web.views.kinds import ending_of
 
 Sign = Literal["ok", "none", "look", "bad"]
@@ -67,6 +67,8 @@ class Records(NamedTuple):
     """The number of attestations that do not verify."""
     granted: frozenset[str]
     """The secrets of the manifest that are granted to the skill."""
+    valueless: frozenset[str]
+    """Those that have no value on this server."""
     is_removed: bool
     """Whether the source of the skill does not have it any more."""
     failure: FailureGroup | None = None
@@ -93,8 +95,9 @@ async def _records(request: PageRequest, opened: Opened) -> Records:
     identity, passing = reader_of(request), request.site.core.passing
     spec = Exact(Version.parse(opened.version))
     secrets = permissions_of(opened.skill.manifest)[1]
+    valueless = await without_value(request, secrets)
     if opened.facts.created_at is None:
-        return Records(None, (), 0, frozenset(), is_removed=False)
+        return Records(None, (), 0, frozenset(), valueless, is_removed=False)
 
     def read(connection: Any) -> Records:
         judged = passing.read(connection, identity=identity, name=opened.name, spec=spec)
@@ -102,12 +105,12 @@ async def _records(request: PageRequest, opened: Opened) -> Records:
         names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
         removed = is_removed(connection, opened.name)
         failure = read_failure(connection, identity, judged.row.skill_id, opened.name) if _fails(opened) else None
-        return Records(None, judged.evidence, stored - len(judged.evidence), names, removed, failure)
+        return Records(None, judged.evidence, stored - len(judged.evidence), names, valueless, removed, failure)
 
     try:
         return (await request.read_page(read))._replace(policy=await explain(request, opened))
     except Unavailable:  # the chain of the registry's keys does not verify
-        return Records(None, (), -1, frozenset(), is_removed=False)
+        return Records(None, (), -1, frozenset(), valueless, is_removed=False)
 
 
 def is_text_only(skill: Skill) -> bool:
@@ -190,7 +193,8 @@ def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -
     if runtime.get("workspace"):
         details.insert(0, "It reads and changes files of a workspace that a caller passes.")
     for name in reversed(secrets):
-        details.insert(0, f"{name} is {'granted' if name in records.granted else 'not granted'}.")
+        value = ", and has no value here" if name in records.valueless else ""
+        details.insert(0, f"{name} is {'granted' if name in records.granted else 'not granted'}{value}.")
     if not hosts and not secrets:
         return TrustFact("ok", "No network, no secrets", " ".join(details))
     named = [host.removeprefix("https://") for host in hosts]
