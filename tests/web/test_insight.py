@@ -16,7 +16,14 @@ from tests.support.processes import eventually
 
 FAILS_IF = "def main(args):\n    if args['fails']:\n        raise ValueError('no')\n"
 HTML = {"accept": "text/html"}
-PAGES = ("/insight", "/insight/use", "/insight/use?by=caller", "/insight/reach", "/insight/searches")
+PAGES = (
+    "/insight",
+    "/insight/use",
+    "/insight/use?by=caller",
+    "/insight/reach",
+    "/insight/reach?by=host",
+    "/insight/searches",
+)
 
 
 def browser_of(server: Server, who: Who) -> Browser:
@@ -50,6 +57,7 @@ def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Serve
     overview = text_of(publishers.get("/insight").text)
     assert "Uses 2" in overview
     assert "Runs that failed 50.0 %" in overview
+    assert 'aria-label="95th percentile by day, in milliseconds"' in publishers.get("/insight").text
     assert f"{mine}.bad" in overview
     assert "ValueError : no" in overview
     assert f"w-{mine} 2 2 0 50 %" in text_of(publishers.get("/insight/use?by=caller").text)
@@ -67,6 +75,9 @@ def test_pages_of_insight_show_the_own_namespace_and_hide_from_others(org: Serve
         reach.text
     )
     assert f"{mine}.bad" not in reach.text
+    by_host = text_of(publishers.get("/insight/reach?by=host").text)
+    assert f"other.example.com {mine}.fetch 0 1" in by_host
+    assert f"allowed.example.com {mine}.fetch" in by_host
     assert "No skill may reach nowhere.example.com" in text_of(
         publishers.get("/insight/reach?target=nowhere.example.com").text
     )
@@ -159,7 +170,8 @@ def _share(row: dict[str, int]) -> int:
 
 def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> None:
     owner = Who(f"w-{new_name}", "read run publish", f"{new_name}.*")
-    Caller(org.url, owner).create(f"{new_name}.idle", permissions={"network": ["https://a.example.com"]})
+    permissions = {"network": ["https://a.example.com"], "secrets": ["UNSET_KEY"]}
+    Caller(org.url, owner).create(f"{new_name}.idle", permissions=permissions)
     browser = browser_of(org, owner)
 
     skills = browser.get("/insight/use?sort=unused&as=csv")
@@ -171,8 +183,15 @@ def test_rows_of_insight_are_downloaded_as_csv(org: Server, new_name: str) -> No
         f"{new_name}.idle,0,0,0,0,,0,",
     ]
     assert browser.get("/insight/reach?as=csv").text.splitlines()[1:] == [
-        f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,,"
+        f"{new_name}.idle,host,https://a.example.com,True,,0,0,0,0,,",
+        f"{new_name}.idle,secret,UNSET_KEY,True,False,0,0,0,0,,",
     ]
+    assert browser.get("/insight/reach?by=host&as=csv").text.splitlines() == [
+        "kind,target,skills,runs,refused,last_day",
+        f"host,https://a.example.com,{new_name}.idle,0,0,",
+        f"secret,UNSET_KEY,{new_name}.idle,0,0,",
+    ]
+    assert '<span class="dot off">no value</span>' in browser.get("/insight/reach?by=host").text
     assert browser.get("/insight/use?by=caller&as=csv").text.splitlines()[0].startswith("caller,skills,runs")
     of_skill = browser.get(f"/s/{new_name}.idle/insight?as=csv")
     assert of_skill.headers["content-disposition"] == f'attachment; filename="{new_name}.idle.csv"'

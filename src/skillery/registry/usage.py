@@ -8,8 +8,8 @@ a percentile is exact to 4.5 %, and durations from 10 microseconds to an hour ha
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
@@ -188,6 +188,7 @@ def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> flo
 
 _completed = version_usage.c.outcome == "completed"
 _DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
+_DURATION_KEY = (version_usage.c.day, version_usage.c.bucket)
 _BY_VERSION = version_usage.join(skill_versions, skill_versions.c.id == version_usage.c.version_id)
 
 
@@ -211,13 +212,25 @@ def percentiles_of(connection: Connection, first: date, skill_ids: Sequence[int]
     return {skill_id: percentile([(bucket, 1)], 1, 0.95) for skill_id, bucket in buckets}
 
 
-def percentile_of_all(connection: Connection, first: date, scope: Any, values: dict[str, Any]) -> float | None:
-    """Return the 95th percentile of all skills for which the condition `scope` on `skills` is true."""
-    statement = select(*_DURATIONS).select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
+def durations_by_day(
+    connection: Connection, first: date, scope: Any, values: dict[str, Any]
+) -> dict[str, Counter[int]]:
+    """Return for each day the completed runs by bucket, of all skills for which the condition `scope` on `skills` is
+    true.
+    """
+    statement = select(version_usage.c.day, *_DURATIONS)
+    statement = statement.select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
     statement = statement.where(scope, _completed, version_usage.c.day >= first.isoformat())
-    rows = connection.execute(statement.group_by(version_usage.c.bucket), values)
-    histogram = sorted((bucket, int(runs)) for bucket, runs in rows)
-    return percentile(histogram, sum(runs for _, runs in histogram), 0.95)
+    by_day = defaultdict[str, Counter[int]](Counter)
+    for day, bucket, runs in connection.execute(statement.group_by(*_DURATION_KEY), values):
+        by_day[day][bucket] = int(runs)
+    return by_day
+
+
+def p95_of(days: Iterable[Counter[int]]) -> float | None:
+    """Return the 95th percentile of all runs of these days."""
+    histogram = sum(days, Counter[int]())
+    return percentile(sorted(histogram.items()), histogram.total(), 0.95)
 
 
 # -- Failed runs of a skill, by what they have in common ---------------------------------------------------------------

@@ -31,7 +31,7 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.identity import access
 from skillery.method import Method, Params, about
 from skillery.registry.searches import COUNTED as SEARCHED
-from skillery.registry.usage import first_day, p95_buckets, percentile_of_all, percentiles_of
+from skillery.registry.usage import DETAILED_DAYS, durations_by_day, first_day, p95_buckets, p95_of, percentiles_of
 from skillery.registry.uses import ContentParts
 from skillery.registry.visibility import View, parameters, seen_version, sees_each, view_of
 from skillery.skills.catalogue_filters import is_listed
@@ -98,6 +98,7 @@ class ActivityDay(Activity, frozen=True):
 
     day: date
     """The day in UTC."""
+    p95_ms: float | None
 
 
 class SkillActivity(Activity, frozen=True):
@@ -129,6 +130,7 @@ class ActivityReport(msgspec.Struct, frozen=True):
     total: Activity
     before: Annotated[Activity, Meta(description="The same number of days before")]
     p95_ms: Annotated[float | None, Meta(description="95th percentile of completed runs of the last 35 days")]
+    p95_before_ms: Annotated[float | None, Meta(description="That of the days before, if all are in the last 35 days")]
     days: Annotated[list[ActivityDay], Meta(description="Each day, oldest first")]
     skills: list[SkillActivity]
     callers: Annotated[list[CallerActivity], Meta(description="Empty with insight.callers = false")]
@@ -175,7 +177,7 @@ def read_activity(
     """Return the activity of the skills that the identity has insight into."""
     first, values = first_day(params.days), parameters(identity)
     empty: dict[str, Any] = dict.fromkeys((*_SUMMED, "callers"), 0)
-    earliest = first - timedelta(days=params.days)
+    days = [first + timedelta(days=number) for number in range(-params.days, params.days)]
     scope = insight_into(identity, params.namespace, skills, skills.c.id)
     if params.skill:
         scope = and_(scope, skills.c.name == params.skill)
@@ -188,10 +190,13 @@ def read_activity(
         return connection.execute(statement, values).all()
 
     is_recent = case((use_days.c.day >= first.isoformat(), 1), else_=0).label("is_recent")
-    callers_of = dict(map(tuple, read(rows(is_recent, _CALLERS, since=earliest).group_by("is_recent"))))
-    by_day = {row.day: _counts(row) for row in read(rows(use_days.c.day, *_SUMS, since=earliest).group_by("day"))}
-    days = [first + timedelta(days=number) for number in range(-params.days, params.days)]
-    activity = [ActivityDay(**by_day.get(day.isoformat(), empty), day=day) for day in days]
+    callers_of = dict(map(tuple, read(rows(is_recent, _CALLERS, since=days[0]).group_by("is_recent"))))
+    by_day = {row.day: _counts(row) for row in read(rows(use_days.c.day, *_SUMS, since=days[0]).group_by("day"))}
+    durations = durations_by_day(connection, days[0], scope, values)
+    activity = [
+        ActivityDay(**by_day.get(day.isoformat(), empty), day=day, p95_ms=p95_of([durations[day.isoformat()]]))
+        for day in days
+    ]
     callers: Sequence[Any] = ()
     if names_callers:
         named = rows(
@@ -229,7 +234,8 @@ def read_activity(
     return ActivityReport(
         total=_total(activity[params.days :], callers_of.get(1, 0)),
         before=_total(activity[: params.days], callers_of.get(0, 0)),
-        p95_ms=percentile_of_all(connection, first, scope, values),
+        p95_ms=p95_of(durations[day.isoformat()] for day in days[params.days :]),
+        p95_before_ms=p95_of(durations[day.isoformat()] for day in days[: params.days] if len(days) <= DETAILED_DAYS),
         days=activity[params.days :],
         skills=list(top),
         callers=[

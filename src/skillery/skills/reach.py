@@ -263,4 +263,34 @@ async def list_reach(contents: ContentParts, identity: Identity, params: ListRea
     return await contents.registry.read_page(work)
 
 
+class TargetReach(NamedTuple):
+    """A host or secret, and the skills of a page that may use it or tried to."""
+
+    kind: Kind
+    target: str
+    skills: list[str]
+    runs: int
+    refused: int
+    last_day: date | None
+
+
+def by_target(page: ReachPage) -> list[TargetReach]:
+    """Return the hosts and secrets of a page of skills, those of most skills first."""
+    reaches = defaultdict[tuple[Kind, str], list[tuple[str, Reach]]](list)
+    for skill in page.skills:
+        for reach in skill.reach:
+            reaches[reach.kind, reach.target].append((skill.name, reach))
+    rows = []
+    for key, uses in reaches.items():
+        runs, refused = (sum(getattr(reach, name) for _, reach in uses) for name in ("runs", "refused"))
+        last = max((reach.last_day for _, reach in uses if reach.last_day), default=None)
+        rows.append(TargetReach(*key, [name for name, _ in uses], runs, refused, last))
+    return sorted(rows, key=lambda row: (-len(row.skills), row.kind, row.target))
+
+
+def secrets_of(skills: Sequence[SkillReach]) -> list[str]:
+    """Return the names of the secrets that skills declare or got."""
+    return [reach.target for skill in skills for reach in skill.reach if reach.kind == "secret"]
+
+
 METHODS = (Method(list_reach, "publish", audits=""),)

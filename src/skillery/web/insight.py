@@ -17,15 +17,17 @@ from skillery.http.requests import send_bytes
 from skillery.method import Params
 from skillery.runs.failures import FailureGroup, ListFailures, list_failures
 from skillery.skills.insight import ActivityReport, GetActivity, ListSearches, get_activity, has_insight, list_searches
-from skillery.skills.reach import ListReach, ReachPage, list_reach
+from skillery.skills.reach import ListReach, ReachPage, by_target, list_reach, secrets_of
 from skillery.versions.dependents import ListDependents, list_dependents
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skill_opened import open_version, page_of, sees_insight
+from skillery.web.skill_opened import open_version, page_of, sees_insight, without_value
 from skillery.web.views.tables import Table, as_csv
 
 DAYS = (7, 30, 90)
 MOST_COLUMNS = 12
+MOST_BY_HOST = 500
+"""The number of skills that the page by host reads."""
 _CSV = "text/csv; charset=utf-8"
 _FIELDS = {"namespace": "ns", "skill": "skill", "target": "target", "cursor": "cursor"}
 """Texts of the query, by the name of their param."""
@@ -68,10 +70,12 @@ async def show(request: PageRequest, key: str) -> Answer:
     except InvalidParams as error:
         problem, params = error, tab.params()
         result = await request.do(tab.method, params)
-    by_caller = key == "use" and request.query.get("by") == "caller"
+    by = request.query.get("by")
+    by_caller, targets = key == "use" and by == "caller", by_target(result) if key == "reach" and by == "host" else None
     if request.query.get("as") == "csv":
-        columns = _CALLER_COLUMNS if by_caller else tab.columns
-        return _as_csv(key, columns, map(asdict, result.callers) if by_caller else tab.rows(result))
+        columns = _CALLER_COLUMNS if by_caller else _TARGET_COLUMNS if targets is not None else tab.columns
+        by_other = map(asdict, result.callers) if by_caller else [row._asdict() for row in targets or ()]
+        return _as_csv(key, columns, by_other if by_caller or targets is not None else tab.rows(result))
     failures: list[FailureGroup] = []
     if key == "overview" and isinstance(params, GetActivity):
         failures = await _failures(request, "", params.namespace, params.days)
@@ -84,6 +88,8 @@ async def show(request: PageRequest, key: str) -> Answer:
         "sorts": tab.sorts,
         "result": result,
         "by_caller": by_caller,
+        "targets": targets,
+        "valueless": await without_value(request, secrets_of(result.skills)) if key == "reach" else (),
         "failures": failures,
         "same": json.dumps({"method": tab.method.__name__, "params": msgspec.to_builtins(params)}, ensure_ascii=False),
     }
@@ -106,6 +112,7 @@ async def show_skill(request: PageRequest) -> Answer:
         "chosen_days": days,
         "reach": reach[0] if reach else None,
         "dependents": dependents,
+        "valueless": await without_value(request, secrets_of(reach)),
         "failures": await _failures(request, opened.name, "", days),
     }
     return page_of(request, opened, "insight", "skill_insight.html", part="Insight", **values)
@@ -120,9 +127,13 @@ def _as_csv(name: str, columns: str, rows: Iterable[dict[str, Any]]) -> Direct:
     """Return the rows as a file. `columns` are the keys of each row that the file has."""
     head = columns.split()
     cells = ((row[key] for key in head) for row in rows)
-    table = Table(head, [["" if cell is None else str(cell) for cell in row] for row in cells])
+    table = Table(head, [["" if cell is None else _text(cell) for cell in row] for row in cells])
     headers = [*RAW_HEADERS, ("content-disposition", f'attachment; filename="{name}.csv"')]
     return Direct(partial(send_bytes, status=200, body=as_csv(table).encode(), kind=_CSV, headers=headers))
+
+
+def _text(cell: Any) -> str:
+    return " ".join(cell) if isinstance(cell, list) else str(cell)
 
 
 def _days(request: PageRequest) -> int | None:
@@ -136,7 +147,8 @@ def _params(request: PageRequest, tab: Tab) -> Params:
         params["days"] = days
     if query.get("sort") in tab.sorts:
         params["sort"] = query["sort"]
-    params |= {"wanted": query.get("show") != "all", "limit": tab.limit}
+    limit = MOST_BY_HOST if query.get("by") == "host" else tab.limit
+    params |= {"wanted": query.get("show") != "all", "limit": limit}
     return tab.params(**{name: value for name, value in params.items() if name in tab.params.__struct_fields__})
 
 
@@ -174,6 +186,7 @@ def _reach(page: ReachPage) -> Iterator[dict[str, Any]]:
 
 _REACH_COLUMNS = "skill kind target declared granted runs refused bytes_out bytes_in last_day"
 _SKILL_COLUMNS = "skill runs loads callers failed p95_ms busy_ms last_day"
+_TARGET_COLUMNS = "kind target skills runs refused last_day"
 _CALLER_COLUMNS = "caller skills runs loads failed busy_ms last_day"
 TABS = {
     "overview": Tab("Overview", get_activity, GetActivity, 10, _SKILL_COLUMNS, _skills),
