@@ -42,6 +42,7 @@ REMEDIES = {
     "own": "Correct the input that the message is about, or look at the failing line.",
 }
 FAILS = "def main(args):\n    return {'north': 1}['west' if args.get('strict') else 'north']\n"
+MISSES = "def main(args):\n    return open('out/x.txt', 'w').write('x') if args.get('strict') else 1\n"
 WORKS = "def main(args):\n    return 1\n"
 
 
@@ -81,6 +82,20 @@ def test_wrong_inputs_and_used_up_limits_open_on_their_value(server: Server, new
 
 
 @pytest.mark.full
+@pytest.mark.full
+def test_the_hint_of_a_run_is_the_heading(server: Server, new_name: str) -> None:
+    publisher(server.rpc)(new_name, code=MISSES)
+    browser = Browser(server.url, **HTML)
+    for strict in (False, True) * 5:
+        run = server.rpc("execute_skill", name=new_name, args={"strict": strict})
+
+    page = browser.get(f"/runs/{run['run_id']}").text
+    heading = text_of(page.partition('<h2 id="failure">')[2].partition("</h2>")[0]).strip()
+    assert heading == "Create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
+    assert f"{new_name} raised FileNotFoundError." in remedy_in(page)
+    assert "fails when" not in remedy_in(page)
+
+
 def test_an_input_of_all_failed_runs_is_the_heading(server: Server, new_name: str) -> None:
     publisher(server.rpc)(new_name, code=FAILS)
     browser = Browser(server.url, **HTML)

@@ -310,20 +310,23 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
             key, unit, words = _LIMITS[failure]
             heading = words.format((msgspec.json.decode(run.limits) or {}).get(key, 0) / unit)
             step = "completed" if skill else "again"
+    elif hint:
+        first, _, rest = hint.replace("; ", ". ", 1).partition(". ")
+        heading, text = first.rstrip("."), f"{_sentence(rest)} {heading}.".strip()
     elif telling is not None and skill:
         message = f"{error.type}: {message}"
         heading, step = _told_apart(skill.version, telling), "change"
         if group and group.before:
             heading += f". {group.before.version} never failed this way"
         have = f"All of the last {telling.failed} runs that failed this way have it in common"
-        text = f"{have}, and nearly none of the last {telling.completed} completed runs. {hint}".rstrip()
+        text = f"{have}, and nearly none of the last {telling.completed} completed runs."
     elif group and group.before and skill and skill.version != group.before.version:
         heading, step = f"{group.before.version} never failed this way", "before"
         text = f"{name} raised {error.type} in {skill.version}. {text}".rstrip()
     elif refused:
         owner = "Its author adds it to permissions.network in skill.toml, and publishes a new version."
         heading, text = f"{refused[0]} is not in its permissions", owner
-    if step == "again" and "permissions.network" in text:
+    if step == "again" and "permissions.network" in f"{heading} {text}":
         step = "owner"
     return Remedy(heading, text, message, step)
 
