@@ -1984,6 +1984,7 @@ class ActivityDay(TypedDict):
     callers: int
     """Different callers. They are known for the last 35 days."""
     day: str
+    p95_ms: float | None
 
 
 class SkillActivity(TypedDict):
@@ -2041,6 +2042,8 @@ class ActivityReport(TypedDict):
     """The same number of days before."""
     p95_ms: float | None
     """95th percentile of completed runs of the last 35 days."""
+    p95_before_ms: float | None
+    """That of the days before, if all are in the last 35 days."""
     days: list[ActivityDay]
     """Each day, oldest first."""
     skills: list[SkillActivity]

@@ -13,17 +13,18 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindpar
 
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored, in_utc
-from skillery.database.tables import catalogue, import_aliases, labels, search_words, skill_versions, skills
+from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.database.tables.base import Moment
 from skillery.formats.manifest import Kind
 from skillery.formats.media_types import SkillLanguage
 from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.uses import read_by_day
 from skillery.registry.version_rows import Object, standing_warnings, with_warnings
-from skillery.registry.visibility import View, has_visibility, view_of
+from skillery.registry.visibility import View, view_of
 from skillery.skills.catalogue_counts import Counts, CountsCache, Facets, count_catalogue
-from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, condition_parameters, conditions
+from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, Manifest, condition_parameters, conditions
 from skillery.skills.catalogue_order import ORDERS, Order, Sort
+from skillery.skills.catalogue_rows import COPY_OF, LOOKS_LIKE, SOURCE
 
 # -- The entries of the catalogue: what a page shows of a version next to its item of list_skills ----------------------
 
@@ -75,26 +76,14 @@ class Shown(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-class _Permissions(msgspec.Struct):
-    network: list[str] = []
-    secrets: list[str] = []
-
-
-class _Manifest(msgspec.Struct):
-    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
-    tags: list[str] = []
-
-
 class _Standing(msgspec.Struct):
     deprecated: Deprecation | None = None
 
 
-_manifest = msgspec.json.Decoder(_Manifest)
+_manifest = msgspec.json.Decoder(Manifest)
 _standing = msgspec.json.Decoder(_Standing)
 _SIZES = (1, 20, 50)
 """Numbers of versions that statements are compiled for. A shorter list repeats its last version."""
-_original = skills.alias("original")
-_own_words, _same_words = search_words.alias("own_words"), search_words.alias("same_words")
 _labels = func.aggregate_strings(labels.c.label, literal_column("','"))  # type: ignore[arg-type]
 _COLUMNS = (
     catalogue.c.version_id,
@@ -113,24 +102,9 @@ _COLUMNS = (
     catalogue.c.completed_30d,
     catalogue.c.failed_30d,
     catalogue.c.uses_by_day,
-    # The name of a skill that has become private since is not shown.
-    select(_original.c.name)
-    .where(_original.c.name == catalogue.c.looks_like, has_visibility("public", _original))
-    .scalar_subquery(),
-    # The oldest public skill with the same contents.
-    select(_original.c.name)
-    .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)
-    .join(_original, _original.c.id == _same_words.c.skill_id)
-    .where(_own_words.c.skill_id == catalogue.c.skill_id, _same_words.c.skill_id < catalogue.c.skill_id)
-    .where(has_visibility("public", _original))
-    .order_by(_same_words.c.skill_id)
-    .limit(literal_column("1"))
-    .correlate(catalogue)
-    .scalar_subquery(),
-    select(import_aliases.c.source)
-    .where(import_aliases.c.name == catalogue.c.name, import_aliases.c.owns)
-    .limit(literal_column("1"))
-    .scalar_subquery(),
+    LOOKS_LIKE,
+    COPY_OF,
+    SOURCE,
     catalogue.c.licence,
     # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_labels).where(labels.c.version_id == catalogue.c.version_id).scalar_subquery(),

@@ -12,11 +12,21 @@ import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, update
 
 from skillery.database import Change, Statement, in_utc, select_row
-from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
+from skillery.database.tables import (
+    catalogue,
+    catalogue_hosts,
+    catalogue_tags,
+    import_aliases,
+    search_words,
+    skill_files,
+    skill_versions,
+    skills,
+)
 from skillery.formats.bundle import Bundle
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.uses import NO_USE, Sums, sums_of
 from skillery.registry.version_rows import VersionValues
+from skillery.registry.visibility import has_visibility
 from skillery.skills.catalogue_filters import (
     CHOICES,
     FLAGS,
@@ -173,3 +183,35 @@ def _add(
     hosts = hosts_of(manifest.permissions.network)
     _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
     return standing.looks_like is not None
+
+
+# -- What a row has from other tables: subqueries for the entries of the catalogue -------------------------------------
+
+
+_original = skills.alias("original")
+_own_words, _same_words = search_words.alias("own_words"), search_words.alias("same_words")
+LOOKS_LIKE = (
+    select(_original.c.name)
+    .where(_original.c.name == catalogue.c.looks_like, has_visibility("public", _original))
+    .scalar_subquery()
+)
+"""The older skill that it looks like. The name of a skill that has become private since is not shown."""
+COPY_OF = (
+    select(_original.c.name)
+    .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)
+    .join(_original, _original.c.id == _same_words.c.skill_id)
+    .where(_own_words.c.skill_id == catalogue.c.skill_id, _same_words.c.skill_id < catalogue.c.skill_id)
+    .where(has_visibility("public", _original))
+    .order_by(_same_words.c.skill_id)
+    .limit(literal_column("1"))
+    .correlate(catalogue)
+    .scalar_subquery()
+)
+"""The oldest public skill with the same contents."""
+SOURCE = (
+    select(import_aliases.c.source)
+    .where(import_aliases.c.name == catalogue.c.name, import_aliases.c.owns)
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
+"""Where the skill was imported from."""
