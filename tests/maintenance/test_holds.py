@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import pytest
 
+from skillery.workspaces.rows import SNAPSHOTS
 from tests.conftest import Rpc, Server, manifest, skill_files
-from tests.maintenance.test_garbage import NO_GRACE, put, sweep
+from tests.maintenance.test_garbage import NO_GRACE, put, stored, sweep
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -43,6 +45,15 @@ def run_of(rpc: Rpc, skill: str = "") -> str:
     assert ended["status"] == "completed", ended
     run_id: str = ended["run_id"]
     return run_id
+
+
+def large(use: str, name: str) -> bytes:
+    """Return a content that the storage keeps, because it is too large for the database."""
+    return hashlib.sha256(f"{use} {name}".encode()).hexdigest()[:8].encode() * 10_000
+
+
+def is_stored(server: Server, content: bytes) -> bool:
+    return hashlib.sha256(content).hexdigest() in stored(server.home)
 
 
 @pytest.mark.full
@@ -97,6 +108,88 @@ def test_a_hold_keeps_expired_blobs_and_deleted_workspaces(server: Server, admin
     admin("remove_hold", id=hold, reason="settled")
     swept = sweep(admin)
     assert (swept["expired_blobs"]["count"], swept["expired_workspaces"]["count"]) == (1, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["run", "skill"])
+def test_a_held_run_keeps_its_inputs_and_the_blobs_that_its_args_name(
+    server: Server, admin: Caller, new_name: str, kind: str
+) -> None:
+    bob = caller(server, f"{new_name}-bob")
+    bob("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=skill_files())
+    contents = {use: large(use, new_name) for use in ("mounted", "copied", "named", "free")}
+    ids = {use: put(bob, content) for use, content in contents.items()}
+    args = {"of": ["\0", {"case": ids["named"]}]}
+    files = [{"path": "a", "blob_id": ids["copied"]}]
+    ran = bob("execute_skill", name=new_name, args=args, input_blobs=[ids["mounted"]], files=files)
+    hold = admin("add_hold", kind=kind, name=ran["run_id"] if kind == "run" else new_name, reason=REASON)["id"]
+    for blob_id in ids.values():
+        bob("delete_blob", blob_id=blob_id)
+
+    expected = sweep(admin, dry_run=True)
+    swept = sweep(admin)
+    assert (expected["expired_blobs"], expected["unused_contents"]) == (
+        swept["expired_blobs"],
+        swept["unused_contents"],
+    )
+    kept = {use for use, content in contents.items() if is_stored(server, content)}
+    assert (swept["expired_blobs"]["count"], kept) == (1, {"mounted", "copied", "named"})
+    admin("remove_hold", id=hold, reason="settled")
+    assert sweep(admin)["expired_blobs"]["count"] == 3
+    assert not any(is_stored(server, content) for content in contents.values())
+
+
+@pytest.mark.full
+def test_a_hold_on_a_run_keeps_the_runs_that_its_code_called(server: Server, admin: Caller, new_name: str) -> None:
+    bob = caller(server, f"{new_name}-bob")
+    bob(
+        "create_skill",
+        manifest=manifest(new_name, permissions={"network": ["example.com"]}),
+        skill_md="# A\n",
+        files=skill_files(),
+    )
+    code = f"from skills.{new_name} import main as called\ndef main(args):\n    return called({{}})\n"
+    ran = bob("run_code", language="python", code=code, mount_skills=[new_name])
+    assert ran["status"] == "completed", ran
+    [called] = [row["run_id"] for row in bob("list_runs", limit=2)["runs"] if row["run_id"] != ran["run_id"]]
+    admin("add_hold", kind="run", name=ran["run_id"], reason=REASON)
+    run_of(bob)
+    sweep(admin)
+
+    assert admin("get_run", run_id=called)["parent_run_id"] == ran["run_id"]
+    purge = {"name": new_name, "version": "1.0.0", "reason": "x"}
+    assert admin.error("purge_version", **purge)["data"]["type"] == "conflict"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["run", "identity"])
+def test_a_hold_keeps_snapshots_that_callers_no_longer_see(
+    server: Server, admin: Caller, new_name: str, kind: str
+) -> None:
+    eve = caller(server, f"{new_name}-eve")
+    workspace = eve("create_workspace")["id"]
+    before, after = large("before", new_name), large("after", new_name)
+    address = f"/v1/workspaces/{workspace}/files/a"
+    eve.http.put(address, content=before).raise_for_status()
+    code = f"def main(args):\n    open('a', 'w').write({after[:8].decode()!r} * {len(after) // 8})\n"
+    ran = eve("run_code", language="python", code=code, workspace=workspace)
+    assert ran["status"] == "completed", ran
+    hold = admin("add_hold", kind=kind, name=ran["run_id"] if kind == "run" else f"{new_name}-eve", reason=REASON)["id"]
+    for number in range(SNAPSHOTS):
+        eve.http.put(address, content=b"%d" % number).raise_for_status()
+    sweep(admin)
+
+    shown = [row["snapshot"] for row in eve("describe_workspace", workspace=workspace)["snapshots"]]
+    assert (len(shown), ran["workspace"]["after"] in shown) == (SNAPSHOTS, False)
+    reset = eve.error("reset_workspace", workspace=workspace, snapshot=ran["workspace"]["after"])
+    assert reset["data"]["type"] == "snapshot_not_found"
+    assert (is_stored(server, before), is_stored(server, after)) == (True, True)
+    eve("delete_workspace", workspace=workspace)
+    assert sweep(admin)["expired_workspaces"]["count"] == 0
+    assert (is_stored(server, before), is_stored(server, after)) == (True, True)
+    admin("remove_hold", id=hold, reason="settled")
+    assert sweep(admin)["expired_workspaces"]["count"] == 1
+    assert (is_stored(server, before), is_stored(server, after)) == (False, False)
 
 
 def test_holds_have_an_end_a_list_and_audit_entries(server: Server, admin: Caller, new_name: str) -> None:

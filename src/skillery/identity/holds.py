@@ -8,13 +8,32 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, insert, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    true,
+    union_all,
+    update,
+)
 
 from skillery import audit
 from skillery.backends import Identity
 from skillery.database import in_utc, is_past
 from skillery.database.registry import Registry
-from skillery.database.tables import blobs, holds, runs, skills, workspaces
+from skillery.database.tables import blobs, holds, runs, skills, workspace_snapshots, workspaces
 from skillery.errors import Conflict, HoldNotFound, RunNotFound, SkillNotFound
 from skillery.formats.texts import parse_id, parse_identity, parse_sentence
 from skillery.formats.timestamps import parse_until
@@ -53,39 +72,100 @@ class HoldList(msgspec.Struct, frozen=True):
 
 def unheld_runs() -> tuple[ColumnElement[bool], ...]:
     """Return the SQL conditions for runs that no live hold keeps."""
-    of_skills = select(skills.c.id).where(skills.c.name.in_(_held("skill")))
     return (
-        runs.c.id.not_in(_held("run")),
+        runs.c.id.not_in(_held_trees()),
         runs.c.identity.not_in(_held("identity")),
-        or_(runs.c.skill_id.is_(None), runs.c.skill_id.not_in(of_skills)),
+        or_(runs.c.skill_id.is_(None), runs.c.skill_id.not_in(_held_skills())),
     )
 
 
-def unheld_blobs() -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions for blobs that no live hold keeps: those of other identities and of other runs."""
-    is_of_free_run = exists().where(runs.c.id == blobs.c.run_id, *unheld_runs())
-    return blobs.c.owner.not_in(_held("identity")), or_(blobs.c.run_id.is_(None), is_of_free_run)
+def unheld_blobs(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for blobs that no live hold keeps.
+
+    A held identity keeps its own blobs. A held run keeps the blobs that it wrote, those that its args name, and those
+    with the contents of its inputs, which the evidence of the run lists.
+    """
+    return (
+        blobs.c.owner.not_in(_held("identity")),
+        or_(blobs.c.run_id.is_(None), blobs.c.run_id.not_in(_held_runs())),
+        blobs.c.id.not_in(_values_in(dialect, runs.c.args_json, "blob:[0-9A-Za-z_]+")),
+        blobs.c.sha256.not_in(_values_in(dialect, runs.c.evidence_json, "[0-9a-f]{64}")),
+    )
 
 
-def unheld_workspaces() -> ColumnElement[bool]:
-    """Return the SQL condition for workspaces that no live hold keeps."""
-    return workspaces.c.identity.not_in(_held("identity"))
+def unheld_workspaces(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for workspaces that no live hold keeps, neither of their owner nor of their runs."""
+    of_workspace = workspace_snapshots.c.workspace_id == workspaces.c.id
+    is_evidence = exists().where(of_workspace, not_(and_(*_unheld_by_runs(dialect))))
+    return workspaces.c.identity.not_in(_held("identity")), not_(is_evidence)
+
+
+def unheld_snapshots(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for snapshots that no live hold keeps: those of its owner, and of its runs."""
+    of_identities = select(workspaces.c.id).where(workspaces.c.identity.in_(_held("identity")))
+    return workspace_snapshots.c.workspace_id.not_in(of_identities), *_unheld_by_runs(dialect)
+
+
+def _unheld_by_runs(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for snapshots that no held run has saved, started with, or left."""
+    saved_by, digest = workspace_snapshots.c.run_id, workspace_snapshots.c.digest
+    used = _values_in(dialect, runs.c.workspace_json, "sha256:[0-9a-f]{64}")
+    return or_(saved_by.is_(None), saved_by.not_in(_held_runs())), digest.not_in(used)
 
 
 def _held(kind: Kind) -> Select[Any]:
     return select(holds.c.name).where(holds.c.kind == kind, _is_live(datetime.now(UTC)))
 
 
+def _held_skills() -> Select[Any]:
+    return select(skills.c.id).where(skills.c.name.in_(_held("skill")))
+
+
+def _held_trees() -> Select[Any]:
+    """Return the ids of the runs that holds name, and of the runs that the code of these runs has called."""
+    named = select(cast(holds.c.name, Text).label("id")).where(holds.c.kind == "run", _is_live(datetime.now(UTC)))
+    tree = named.cte(recursive=True)
+    tree = tree.union(select(cast(runs.c.id, Text)).where(runs.c.parent_run_id == tree.c.id))
+    return select(tree.c.id)
+
+
+def _held_runs() -> CompoundSelect[Any]:
+    """Return the ids of all held runs. Each part reads an index of `runs`."""
+    of_identities = select(runs.c.id).where(runs.c.identity.in_(_held("identity")))
+    return union_all(_held_trees(), of_identities, select(runs.c.id).where(runs.c.skill_id.in_(_held_skills())))
+
+
+def _values_in(dialect: str, column: ColumnElement[Any], pattern: str) -> Select[Any]:
+    """Return the texts in a JSON column of all held runs that match a regular expression.
+
+    On SQLite, which has no regular expressions, return all texts with the first characters of the pattern.
+    """
+    prefix = pattern.partition("[")[0]
+    of_held = runs.c.id.in_(_held_runs()), column.contains(prefix)
+    if dialect == "postgresql":
+        # Not jsonb, which refuses JSON that callers may send: NUL characters and very large numbers.
+        matches = func.regexp_matches(column, pattern, "g", type_=ARRAY(Text))
+        return select(matches[1]).where(*of_held)
+    tree = func.json_tree(case((func.json_valid(column) == 1, column), else_="[]")).table_valued("atom")
+    return select(tree.c.atom).select_from(runs.join(tree, true())).where(*of_held, tree.c.atom.startswith(prefix))
+
+
 def _is_live(now: datetime) -> ColumnElement[bool]:
     return and_(holds.c.removed_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now))
 
 
-def refuse_held(connection: Connection, name: str, publisher: str, version_id: int) -> None:
-    """Raise Conflict if a live hold keeps a version: on its skill, its publisher, or a run of it."""
+def refuse_held(connection: Connection, name: str, publisher: str, version: tuple[str, int]) -> None:
+    """Raise Conflict if a live hold keeps a version: on its skill, its publisher, or a run that called or mounted it.
+
+    `version` is its number and its id.
+    """
+    number, version_id = version
+    mounts = runs.c.evidence_json.contains(f'["{name}","{number}",', autoescape=True)
+    has_used = exists().where(runs.c.id.in_(_held_trees()), or_(runs.c.version_id == version_id, mounts))
     is_about = or_(
         and_(holds.c.kind == "skill", holds.c.name == name),
         and_(holds.c.kind == "identity", holds.c.name == publisher),
-        and_(holds.c.kind == "run", exists().where(runs.c.id == holds.c.name, runs.c.version_id == version_id)),
+        and_(holds.c.kind == "run", has_used),
     )
     row = connection.execute(select(holds).where(is_about, _is_live(datetime.now(UTC))).limit(1)).one_or_none()
     if row is not None:

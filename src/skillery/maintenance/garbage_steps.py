@@ -94,14 +94,14 @@ def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
 
 def _count_expired(connection: Connection, until: datetime) -> Swept:
     totals = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(
-        blobs.c.expires_at <= until, *unheld_blobs()
+        blobs.c.expires_at <= until, *unheld_blobs(connection.dialect.name)
     )
     count, size = connection.execute(totals).one()
     return Swept(int(count), int(size))
 
 
 def _delete_expired(connection: Connection, until: datetime) -> Swept:
-    expired = select(blobs.c.id).where(blobs.c.expires_at <= until, *unheld_blobs())
+    expired = select(blobs.c.id).where(blobs.c.expires_at <= until, *unheld_blobs(connection.dialect.name))
     due = expired.order_by(blobs.c.expires_at).limit(AT_ONCE)
     deleted_sizes = (
         connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
@@ -169,7 +169,8 @@ def _count_unused(connection: Connection, until: datetime) -> Swept:
     """Return the number and bytes of unused contents, including the contents of blobs that the same
     sweep would delete.
     """
-    stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until, not_(and_(*unheld_blobs())))
+    is_held = not_(and_(*unheld_blobs(connection.dialect.name)))
+    stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until, is_held)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
         _NO_FILE,

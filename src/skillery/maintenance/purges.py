@@ -90,7 +90,7 @@ def find_purgeable(connection: Connection, identity: Identity, name: str, versio
     access.require(identity, "admin")
     access.require_unreserved(identity, name)
     row = resolve(connection, identity, name, Exact(version), manages=True)
-    refuse_held(connection, name, row.publisher, row.version_id)
+    refuse_held(connection, name, row.publisher, (row.version, row.version_id))
     return row
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, not_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -21,7 +21,7 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import SnapshotNotFound, WorkspaceNotFound
-from skillery.identity.holds import unheld_workspaces
+from skillery.identity.holds import unheld_snapshots, unheld_workspaces
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import admit_to_workspaces
 from skillery.workspaces.manifests import EMPTY
@@ -143,6 +143,7 @@ def find_snapshot_by_digest(
             workspaces.c.identity == identity.name,
             workspaces.c.expires_at > datetime.now(UTC),
             workspace_snapshots.c.digest == digest.replace("\0", ""),
+            _is_recent(),
         )
         .order_by(workspace_snapshots.c.id.desc())
         .limit(1)
@@ -160,9 +161,10 @@ def find_snapshot_by_digest(
 
 
 def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRow]:
-    """Return the kept snapshots of a workspace, newest first."""
-    statement = _SNAPSHOT.where(workspace_snapshots.c.workspace_id == workspace_id)
-    return [SnapshotRow(*row) for row in connection.execute(statement.order_by(workspace_snapshots.c.id.desc()))]
+    """Return the newest SNAPSHOTS of a workspace, newest first."""
+    of_workspace = _SNAPSHOT.where(workspace_snapshots.c.workspace_id == workspace_id)
+    newest = of_workspace.order_by(workspace_snapshots.c.id.desc()).limit(SNAPSHOTS)
+    return [SnapshotRow(*row) for row in connection.execute(newest)]
 
 
 # -- changes ---------------------------------------------------------------------------------------------------------
@@ -273,7 +275,8 @@ def move(
     files: int,
     run_id: str | None = None,
 ) -> None:
-    """Insert a snapshot, make it the current one, and delete all but the newest SNAPSHOTS of the workspace.
+    """Insert a snapshot, make it the current one, and delete all but the newest SNAPSHOTS of the workspace, and those
+    that a hold keeps.
 
     The family must refer to its contents already. `run_id` is the run that saved it, or None.
     """
@@ -291,17 +294,19 @@ def move(
     added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
     snapshot_id = connection.execute(added).scalar_one()
     make_current(connection, workspace_id, SnapshotRow(snapshot_id, **values))
-    newest = (
-        select(workspace_snapshots.c.id)
-        .where(workspace_snapshots.c.workspace_id == workspace_id)
-        .order_by(workspace_snapshots.c.id.desc())
-        .limit(SNAPSHOTS)
-    )
-    connection.execute(
-        delete(workspace_snapshots).where(
-            workspace_snapshots.c.workspace_id == workspace_id, workspace_snapshots.c.id.not_in(newest)
-        )
-    )
+    of_workspace = workspace_snapshots.c.workspace_id == workspace_id
+    old = of_workspace, not_(_is_recent()), *unheld_snapshots(connection.dialect.name)
+    connection.execute(delete(workspace_snapshots).where(*old))
+
+
+def _is_recent() -> ColumnElement[bool]:
+    """Return the SQL condition for the newest SNAPSHOTS of a workspace. Callers do not see older ones, which a hold
+    keeps.
+    """
+    newer = workspace_snapshots.alias()
+    of_workspace = select(newer.c.id).where(newer.c.workspace_id == workspace_snapshots.c.workspace_id)
+    newest = of_workspace.order_by(newer.c.id.desc()).limit(SNAPSHOTS).correlate(workspace_snapshots)
+    return workspace_snapshots.c.id.in_(newest)
 
 
 def make_current(connection: Connection, workspace_id: str, snapshot: SnapshotRow) -> None:
@@ -332,6 +337,7 @@ def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
 
 def remove_or_hold(connection: Connection, workspace_id: str) -> None:
     """Delete a workspace. If a hold keeps it, only let it expire now, so that callers no longer see it."""
-    expire = update(workspaces).where(workspaces.c.id == workspace_id, not_(unheld_workspaces()))
+    is_held = not_(and_(*unheld_workspaces(connection.dialect.name)))
+    expire = update(workspaces).where(workspaces.c.id == workspace_id, is_held)
     if not connection.execute(expire.values(expires_at=datetime.now(UTC))).rowcount:
         remove(connection, [workspace_id])

@@ -142,19 +142,19 @@ AT_ONCE = 100
 
 def remove_expired(connection: Connection) -> int:
     """Delete at most AT_ONCE expired workspaces that no run writes and no hold keeps. Return their number."""
-    expired = list(connection.scalars(_due().limit(AT_ONCE)))
+    expired = list(connection.scalars(_due(connection).limit(AT_ONCE)))
     remove(connection, expired)
     return len(expired)
 
 
 def count_expired(connection: Connection) -> int:
     """Return the number of expired workspaces that no run writes and no hold keeps."""
-    return len(list(connection.scalars(_due())))
+    return len(list(connection.scalars(_due(connection))))
 
 
-def _due() -> Select[Any]:
-    is_due = workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None), unheld_workspaces()
-    return select(workspaces.c.id).where(*is_due)
+def _due(connection: Connection) -> Select[Any]:
+    is_due = workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None)
+    return select(workspaces.c.id).where(*is_due, *unheld_workspaces(connection.dialect.name))
 
 
 def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[], bool]) -> None:
