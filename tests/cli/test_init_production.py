@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillery.cli.production import QUESTIONS
 from tests.cli.test_cli import skillery
+from tests.conftest import clean_environment
+from tests.support.prefork import FORKED
 
 WRONG = {
     'colour = "red"': "unknown answer 'colour'",
@@ -62,6 +69,33 @@ def test_init_changes_no_folder_with_files(tmp_path: Path) -> None:
 
     assert ended.code == 4
     assert [path.name for path in tmp_path.iterdir()] == ["answers.toml"]
+
+
+@pytest.mark.full
+def test_init_asks_ten_questions_on_a_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "production"
+    answers = ("skills.example.com", "/srv/skillery/bin/skillery", "", "", "", "", "", "", "caddy", "yes")
+    ours, theirs = pty.openpty()
+    command = [FORKED, "init", "--production", str(folder)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=clean_environment()) as process:
+        os.close(theirs)
+        os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # the process has closed the terminal
+            while piece := os.read(ours, 4096):
+                shown += piece
+    os.close(ours)
+
+    assert process.returncode == 0, shown.decode()
+    places = [shown.decode().find(f"{question.text} (") for question in QUESTIONS.values()]
+    assert len(places) == len(answers)
+    assert -1 not in places
+    assert places == sorted(places)
+    settings = tomllib.loads((folder / "skillery.toml").read_text())
+    assert (settings["allowed_hosts"], settings["workers"]) == (["skills.example.com"], 1)
+    assert settings["publishing"] == {"people": "review"}
+    assert "skills.example.com" in (folder / "Caddyfile").read_text()
+    assert "ExecStart=/srv/skillery/bin/skillery serve" in (folder / "skillery.service").read_text()
 
 
 @pytest.mark.full

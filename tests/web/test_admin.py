@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -344,6 +345,42 @@ def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str
     storage = admin.get("/admin/storage").text
     assert ("Postgres " if tokens_server.database else "SQLite ") in storage
     assert "Contents in the storage" in storage
+
+
+@pytest.mark.full
+def test_old_and_unused_tokens_are_named_on_the_page_and_by_doctor(tokens_sqlite: Server, new_name: str) -> None:
+    admin = browser_of(tokens_sqlite, f"{new_name}-admin", "admin")
+    days = {"old": (366, 1), "both": (366, 91), "never": (91, None), "young": (89, None), "recent": (364, 89)}
+    for name in (*days, "ended"):
+        token_of(tokens_sqlite, f"{new_name}-{name}", "read")
+
+    def doctor() -> str:
+        return skillery("doctor", "--home", str(tokens_sqlite.home), SKILLERY_AUTH="tokens").out
+
+    before = doctor()
+    with sqlite3.connect(tokens_sqlite.home / "skillery.db", timeout=300) as database:
+        for name, (created, used) in (days | {"ended": (366, 91)}).items():
+            times = [datetime.now(UTC) - timedelta(days=age) if age else None for age in (created, used)]
+            values = [time and time.strftime("%Y-%m-%d %H:%M:%S.%f") for time in times]
+            change = "UPDATE tokens SET created_at = ?, last_used_at = ? WHERE name = ?"
+            database.execute(change, (*values, f"{new_name}-{name}"))
+        database.execute("UPDATE tokens SET revoked_at = created_at WHERE name = ?", (f"{new_name}-ended",))
+
+    page = admin.get("/admin/tokens").text
+    for name, remarks in {
+        "old": ["older than a year"],
+        "both": ["older than a year", "unused for 90 days"],
+        "never": ["unused for 90 days"],
+        "young": [],
+        "recent": [],
+        "ended": [],
+    }.items():
+        [row] = re.findall(rf"<tr[^>]*>(?:(?!</tr>).)*{new_name}-{name}</bdi>.*?</tr>", page, re.S)
+        tags = re.findall(r'<span class="tag">([^<]+)<', row)
+        assert [tag for tag in tags if tag != "without an end"] == remarks
+    assert "older than a year" not in before
+    assert "2 older than a year, 2 unused for 90 days" in doctor()
+    assert re.search("Live tokens to look at: [^.]*2 older than a year, 2 unused for 90 days", page)
 
 
 @pytest.mark.full
