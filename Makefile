@@ -240,8 +240,8 @@ fuzz: install ## run the property tests of parsers and orders with many examples
 	  tests/formats/test_names_and_paths.py tests/formats/test_manifest.py tests/formats/test_skill_md.py tests/exports/test_agent_skill_md.py \
 	  tests/formats/test_frontmatter_repairs.py tests/formats/test_archives.py tests/importing/test_import_archives.py tests/formats/test_tools_json.py \
 	  tests/formats/test_bundle.py tests/formats/test_python_source.py tests/sandbox/test_egress_policy.py tests/sandbox/test_egress_parsers.py \
-	  tests/sandbox/test_sandbox_channel.py tests/formats/test_foreign_requirements.py tests/formats/test_package_json.py \
-	  tests/git/test_git_requests.py
+	  tests/sandbox/test_sandbox_channel.py tests/sandbox/test_orders.py tests/formats/test_foreign_requirements.py \
+	  tests/formats/test_package_json.py tests/git/test_git_requests.py
 	SKILLERY_FUZZ_EXAMPLES=$${ENDPOINTS:-500} $(BIN)/pytest tests/api/test_openrpc.py tests/api/test_openapi.py \
 	  tests/registry/test_search.py tests/registry/test_describe_and_read.py
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cellblock import Limits
 from cellblock.filter.rules import Sockets
@@ -22,6 +25,8 @@ from tests.support.processes import eventually_async
 
 pytestmark = pytest.mark.full
 NUMBER = struct.pack("=q", 1 << 40)
+SLOT_AT = plan.HEAD.size + len(NUMBER) - 8
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "20"))
 
 
 def whole(slot: int = -1, port: int | None = None) -> bytes:
@@ -102,3 +107,62 @@ async def test_random_parameters_never_end_the_server(trial: Trial) -> None:
         order[72:] = chosen.randbytes(len(order) - 72)
         await send(trial, bytes(order))
         await trial.is_well()
+
+
+# -- Any orders: few examples in the suite, many in `make fuzz` --------------------------------------------------------
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> bytes:
+    """Return arbitrary bytes, or an order of this release with a few changes: other numbers, more or fewer bytes."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(st.binary(max_size=2 * len(whole())))
+    order = bytearray(whole(draw(st.sampled_from([-1, 0, 63]))))
+    number = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+    for _ in range(draw(st.integers(0, 3))):
+        struct.pack_into("=I", order, 4 * draw(st.integers(0, len(order) // 4 - 1)), draw(number))
+    end = draw(st.sampled_from([len(order)] * 4 + [len(order) - 1, 8, 0]))
+    return bytes(order[:end]) + draw(st.sampled_from([b""] * 4 + [b"x", bytes(order)]))
+
+
+def is_valid(order: bytes) -> bool:
+    if len(order) != len(whole()):
+        return False
+    version, flags, slot, port, sockets = (
+        struct.unpack_from(form, order, offset)[0]
+        for form, offset in (("=I", 0), ("=I", 4), ("=q", SLOT_AT), ("=I", SLOT_AT + 8), ("=I", SLOT_AT + 12))
+    )
+    known = version == plan.VERSION and flags < 8 and sockets < len(Sockets)
+    return bool(known and -1 <= slot < 64 and port <= 0xFFFF)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def shared_trial(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    """Yield one sandbox for all examples."""
+    sandbox = running(tmp_path_factory.mktemp("orders"), prepared=0)
+    yield runner.run(sandbox.__aenter__())
+    runner.run(sandbox.__aexit__(None, None, None))
+
+
+@settings(max_examples=min(EXAMPLES, 1000), deadline=None)
+@given(order=orders())
+def test_zygote_refuses_damaged_orders_and_no_order_crashes_it(
+    runner: asyncio.Runner, shared_trial: Trial, order: bytes
+) -> None:
+    async def check() -> None:
+        await shared_trial.is_well()
+        zygote = current(shared_trial)
+        await send(shared_trial, order)
+        if not is_valid(order):
+            await eventually_async(lambda: zygote._process.returncode is not None)
+            assert zygote._process.returncode == 0
+        await shared_trial.is_well()
+        assert zygote._process.returncode in {None, 0, 1}
+
+    runner.run(check())
