@@ -37,7 +37,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     try:
         migrate.upgrade(database)
         database.write_now(partial(_insert, required=required))
-        ranges = {f"bench.s{number}": "^1" for number in range(LAYER)}
+        ranges = [(f"bench.s{number}", "^1") for number in range(LAYER)]
         choice = partial(choose, identity=READER, name="bench.top", requires=ranges)
         assert len(database.read_now(choice)) == CLOSURE
         impact = partial(

@@ -99,7 +99,7 @@ def test_a_new_host_says_how_many_skills_reach_it(team: Team, new_name: str) -> 
 
 
 @pytest.mark.full
-def test_a_new_call_says_what_the_called_skill_may_use(team: Team, new_name: str) -> None:
+def test_a_new_call_has_a_note_on_the_permissions_of_its_skill(team: Team, new_name: str) -> None:
     mail, host = f"{new_name}.mail", f"https://mail.{new_name}.example.net"
     team.publish(team.bot, "1.0.0", mail, permissions={"network": [host], "secrets": ["MAIL_KEY"]})
     team.rpc(team.bob)("approve_version", name=mail, version="1.0.0")

@@ -95,8 +95,8 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_model(**options: Any) -> Any:
-        given = {key: options.pop(key) for key in ModelOptions._fields}
-        return command(model=ModelOptions(**given), **options)
+        chosen = {key: options.pop(key) for key in ModelOptions._fields}
+        return command(model=ModelOptions(**chosen), **options)
 
     return with_model
 
