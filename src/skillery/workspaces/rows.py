@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, not_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, not_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
@@ -337,7 +337,11 @@ def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
 
 def remove_or_hold(connection: Connection, workspace_id: str) -> None:
     """Delete a workspace. If a hold keeps it, only let it expire now, so that callers no longer see it."""
-    is_held = not_(and_(*unheld_workspaces(connection.dialect.name)))
-    expire = update(workspaces).where(workspaces.c.id == workspace_id, is_held)
-    if not connection.execute(expire.values(expires_at=datetime.now(UTC))).rowcount:
+    is_free = select(workspaces.c.id).where(
+        workspaces.c.id == workspace_id, *unheld_workspaces(connection.dialect.name)
+    )
+    if connection.scalar(is_free) is not None:
         remove(connection, [workspace_id])
+    else:
+        expire = update(workspaces).where(workspaces.c.id == workspace_id)
+        connection.execute(expire.values(expires_at=datetime.now(UTC)))
