@@ -27,7 +27,8 @@ def places() -> dict[str, list[str]]:
     lines = {path: size for tree, _ in trees for path, size in tree.items()}
     free = {path: size for path, size in lines.items() if not is_exempt(path)}
     source = [*SOURCE.rglob("*.py"), *CELLBLOCK.rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
-    tests = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "plugins").glob("*/tests/**/test_*.py")]
+    packages = [path for folder in ("plugins", "packages") for path in (ROOT / folder).glob("*/tests/**/test_*.py")]
+    tests = [*(ROOT / "tests").rglob("test_*.py"), *packages, *(SOURCE / "skillery/testing").rglob("*.py")]
     return {
         "modules": [_name(path) for path in lines],
         "large_modules": [_name(path) for path, size in free.items() if size > LARGE],

@@ -112,7 +112,7 @@ def test_a_hold_keeps_expired_blobs_and_deleted_workspaces(server: Server, admin
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["run", "skill"])
-def test_a_held_run_keeps_inputs_and_the_blobs_of_its_args(
+def test_a_held_run_keeps_its_inputs_and_blobs_of_its_args(
     server: Server, admin: Caller, new_name: str, kind: str
 ) -> None:
     bob = caller(server, f"{new_name}-bob")

@@ -98,14 +98,14 @@ MUTATIONS: dict[str, Mutation] = {
         "cell.c",
         'MUST("close_range", SYS_close_range, CONTROL + 1, 0xFFFFFFFFL, 0);',
         'MUST("close_range", SYS_close_range, CONTROL + 1, SLOTS_FROM - 1, 0);',
-        "test_only_the_streams_and_one_channel_are_open",
+        "test_only_the_streams_and_the_channel_are_open",
         seen_inside="descriptors",
     ),
     "the descriptor of pid 1": Mutation(
         "cell.c",
         "    CLOSE(CONTROL);\n",
         "",
-        "test_only_the_streams_and_one_channel_are_open",
+        "test_only_the_streams_and_the_channel_are_open",
         seen_inside="descriptors",
     ),
     "Landlock": Mutation(

@@ -88,7 +88,7 @@ class Weak(msgspec.Struct, frozen=True):
 
 ARGUMENTS = "test_arguments_arrive_and_the_result_comes_back"
 LISTS = "test_runs_at_the_same_time_have_lists_of_their_own"
-LISTED = "test_what_is_listed_is_reached_and_recorded"
+LISTED = "test_listed_hosts_are_reached_and_recorded"
 INSIDE = "test_a_name_that_leads_inside_is_refused"
 FORKS = "test_a_fork_bomb_meets_its_limit"
 FORGED = "test_a_result_printed_to_stdout_is_only_text"
@@ -99,7 +99,7 @@ HARMLESS = (
     "test_the_workspace_is_home_and_empty_and_gone_afterwards",
     "test_the_code_is_unprivileged",
     "test_no_capability_is_left_and_none_can_be_gained",
-    "test_only_the_streams_and_one_channel_are_open",
+    "test_only_the_streams_and_the_channel_are_open",
     "test_other_processes_are_not_seen",
     "test_nothing_else_of_the_host_is_there",
     "test_a_file_of_the_server_cannot_be_read",
@@ -128,7 +128,7 @@ class Weak(Wrapped):
         self.kept = {**(self.kept or {}), **job.environment}
         return await self.inner.run(msgspec.structs.replace(job, environment=dict(self.kept)), host)
 """,
-        ("test_a_value_is_not_in_the_next_run", "test_the_environment_is_exactly_what_was_given", ARGUMENTS),
+        ("test_a_value_is_not_in_the_next_run", "test_the_environment_has_exactly_the_variables_of_the_job", ARGUMENTS),
         frozenset({"SecretCases", "PostureCases"}),
         "test_a_value_is_not_in_the_next_run",
     ),

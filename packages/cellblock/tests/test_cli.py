@@ -84,7 +84,7 @@ def test_host_without_helper_is_unavailable(
 
 
 @pytest.mark.full
-def test_doctor_prints_one_line_for_each_probe(
+def test_doctor_prints_a_line_for_each_probe(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert cli.main(["doctor"]) == 0

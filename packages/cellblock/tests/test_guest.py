@@ -118,7 +118,7 @@ def test_error_of_the_guest_fails_its_run_only(box: Sandbox, order: str, kind: s
     assert run(box, "def main(args): return 1").value == 1
 
 
-def test_failure_of_the_code_counts_more_than_one_of_the_guest(box: Sandbox) -> None:
+def test_failure_of_the_code_hides_a_failure_of_the_guest(box: Sandbox) -> None:
     failure = run(box, "def main(args): 1 / 0", breaks_after=True).failure
     assert failure is not None
     assert (failure.type, "_owners.py" in failure.traceback) == ("ZeroDivisionError", False)

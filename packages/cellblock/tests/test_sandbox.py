@@ -171,7 +171,7 @@ def test_requests_to_the_host_are_refused(box: Sandbox) -> None:
     assert done.failure.type == "HostError"
 
 
-def test_mounts_are_read_only_and_belong_to_one_run(box: Sandbox, folder: Path) -> None:
+def test_mounts_are_read_only_and_belong_to_a_single_run(box: Sandbox, folder: Path) -> None:
     code = "import os\ndef main(args):\n t = open('/data/t/text.txt').read()\n open('/data/t/new', 'w')"
     first = box.run(code, mounts=[Mount(folder, "/data/t")])
     assert first.failure is not None
@@ -192,7 +192,7 @@ def test_entry_is_a_file_below_a_mount(box: Sandbox, folder: Path, entry: str, f
     assert done.value == value
 
 
-def test_code_in_the_process_with_the_channel_has_no_server_whatever_its_name(box: Sandbox, folder: Path) -> None:
+def test_code_in_the_process_with_the_channel_has_no_server(box: Sandbox, folder: Path) -> None:
     """The name `.py` has no suffix, and its code is called like that of every other Python file."""
     code = "import socket\ndef handler(args): socket.create_server(('127.0.0.1', 0))"
     (folder / ".py").write_text(code)
@@ -406,7 +406,7 @@ asyncio.run(main())
 """
 
 
-def test_listener_of_a_run_is_closed_on_exec_and_its_loss_means_busy() -> None:
+def test_listener_is_closed_on_exec_and_its_loss_is_busy() -> None:
     command = [sys.executable, "-c", LISTENERS]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert shown == "closed on exec\nbusy\n"
@@ -417,7 +417,7 @@ def test_start_prepares_no_more_cells_than_there_are_uids() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the sandboxes of root have uids of their own")
-def test_two_sandboxes_of_one_process_share_no_uid() -> None:
+def test_two_sandboxes_of_a_process_share_no_uid() -> None:
     few = range(200_000, 200_006)
     with Sandbox(prepared=2, uids=few), Sandbox(prepared=2, uids=few):
         processes = Counter(uid for uid in host_uids() if uid in few)

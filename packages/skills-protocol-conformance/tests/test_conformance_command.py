@@ -90,7 +90,7 @@ NO_SERVERS = {
 }
 
 
-def test_an_address_without_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_server_prints_a_single_line(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = {}
     for name, (answer, words) in NO_SERVERS.items():
         with answering(answer) as url:

@@ -194,7 +194,7 @@ def not_with(result: Result, outcomes: list[Outcome]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_each_seeded_fault_is_found(group: str, stand_in: str) -> None:
+def test_each_seeded_fault_is_reported(group: str, stand_in: str) -> None:
     suffix = group if group == "publishing" else None
     missed = {}
     for fault, ids in GROUPS[group].items():

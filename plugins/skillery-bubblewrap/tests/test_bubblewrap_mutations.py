@@ -178,7 +178,7 @@ MUTATIONS: dict[str, Mutation] = {
         LOCKING,
         "kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)",
         "pass",
-        "test_only_the_streams_and_one_channel_are_open",
+        "test_only_the_streams_and_the_channel_are_open",
         seen_inside="descriptors",
     ),
     "Landlock": one(

@@ -64,7 +64,7 @@ class AuthenticatorContract(Contract):
             assert authenticator.recognizes(good)
             assert not authenticator.recognizes(Credentials({}, good.address))
 
-    async def test_one_without_login_is_for_loopback_only(self, authenticator: Authenticator) -> None:
+    async def test_authenticators_without_login_serve_loopback_only(self, authenticator: Authenticator) -> None:
         """A backend that accepts callers without credentials has `loopback_only = True`."""
         try:
             await authenticator.authenticate(Credentials({}, "203.0.113.9"))

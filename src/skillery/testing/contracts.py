@@ -189,7 +189,7 @@ class RankerContract(Contract):
         everything = await ranker.nearest(TEXTS[1], 10)
         assert await ranker.nearest(TEXTS[1], 1) == everything[:1]
 
-    async def test_a_new_vector_replaces_the_old_one(self, ranker: Ranker) -> None:
+    async def test_a_new_vector_replaces_the_old_vector(self, ranker: Ranker) -> None:
         """`hold` replaces the vector of a skill, and keeps those of all others."""
         await self.hold_texts(ranker)
         await ranker.hold([])
@@ -247,13 +247,13 @@ class SecretsContract(Contract):
         return secrets.set
 
     @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-    def test_what_goes_in_comes_out(self, secrets: Secrets, put: Put, value: str) -> None:
+    def test_reads_return_the_stored_value(self, secrets: Secrets, put: Put, value: str) -> None:
         """`get` returns exactly the text that was set, with all spaces, lines and characters."""
         put("API_KEY", value)
 
         assert secrets.get("API_KEY") == value
 
-    def test_what_was_never_set_is_none(self, secrets: Secrets, put: Put) -> None:
+    def test_an_unset_name_has_no_value(self, secrets: Secrets, put: Put) -> None:
         """`get` returns None for a name without a value. Names are compared exactly."""
         put("API_KEY", "value")
 
@@ -278,7 +278,7 @@ class SecretsContract(Contract):
 
         assert secrets.names() == ["A", "B", "_C", "a"]
 
-    def test_what_is_removed_is_gone(self, secrets: Secrets, put: Put) -> None:
+    def test_a_removed_name_has_no_value(self, secrets: Secrets, put: Put) -> None:
         """`remove` removes the value and returns True; without a value it returns False."""
         put("API_KEY", "value")
         put("OTHER", "kept")
@@ -293,7 +293,7 @@ class SecretsContract(Contract):
         assert secrets.names() == ["OTHER"]
         assert secrets.remove("API_KEY") is False
 
-    def test_one_that_is_read_only_says_where_values_are_set(self, secrets: Secrets) -> None:
+    def test_a_read_only_backend_names_the_place_of_its_values(self, secrets: Secrets) -> None:
         """A read-only backend raises NotAllowed from `set`, with a hint and without the value."""
         if not secrets.read_only:
             secrets.set("API_KEY", "value")

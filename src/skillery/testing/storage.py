@@ -64,7 +64,7 @@ class StorageContract(Contract):
         raise NotImplementedError("provide the fixture `storage`: an empty store")
 
     @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 3 * MIB])
-    def test_what_goes_in_comes_out(self, storage: Storage, size: int) -> None:
+    def test_reads_return_the_stored_value(self, storage: Storage, size: int) -> None:
         """`open(digest)` returns exactly the bytes that were written before `commit(digest)`, of any size."""
         content = os.urandom(size)
 
@@ -143,7 +143,7 @@ class StorageContract(Contract):
         assert path is None or path.read_bytes() == b"local"
         assert storage.local_path(digest_of(b"unknown")) is None
 
-    def test_what_is_deleted_is_gone(self, storage: Storage) -> None:
+    def test_deleted_contents_are_missing(self, storage: Storage) -> None:
         """After `delete`, the content is missing. Deleting a missing content is no error."""
         digest = put(storage, b"gone")
         storage.delete(digest)
@@ -152,7 +152,7 @@ class StorageContract(Contract):
         with pytest.raises(ContentMissing):
             storage.open(digest)
 
-    def test_what_is_stored_is_listed(self, storage: Storage) -> None:
+    def test_stored_contents_are_listed(self, storage: Storage) -> None:
         """`stored_before` yields the digest and the size of each content that is older than the given time."""
         if not isinstance(storage, ListsContents):
             return
@@ -166,7 +166,7 @@ class StorageContract(Contract):
         unfinished.abort()
 
     @pytest.mark.parametrize("digest", ["", "x", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 64, "A" * 64])
-    def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
+    def test_an_invalid_digest_is_missing(self, storage: Storage, digest: str) -> None:
         """`open` raises ContentMissing for every text that is not a stored digest, and reads no other file."""
         with pytest.raises(ContentMissing):
             storage.open(digest)
@@ -216,7 +216,7 @@ class StorageContract(Contract):
 
         assert get(storage, digest_of(b"active")) == b"active"
 
-    def test_a_signed_address_answers_the_content_with_the_given_headers(self, storage: Storage) -> None:
+    def test_a_signed_address_answers_the_content_with_its_headers(self, storage: Storage) -> None:
         """The address of `sign` answers the content, with the requested headers."""
         if not isinstance(storage, SignsDownloads):
             return

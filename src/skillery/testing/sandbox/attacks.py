@@ -70,7 +70,7 @@ class SystemCallCases(SandboxCases):
         answers = await trial.value(f"{SYSCALL}\ndef main(args): return {{{calls}}}")
         assert {name: answer for name, answer in answers.items() if answer[0] != -1 or answer[1] not in REFUSED} == {}
 
-    async def test_no_system_call_number_changes_what_the_code_is(self, trial: Trial) -> None:
+    async def test_no_system_call_number_changes_the_identity_of_the_code(self, trial: Trial) -> None:
         code = f"""{SYSCALL}
 import os, signal
 NAMES = ('Cap', 'NoNew', 'Seccomp:', 'Uid', 'Gid')

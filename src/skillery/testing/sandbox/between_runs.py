@@ -99,7 +99,7 @@ CALLS = {"x86_64": {"add_key": 248, "request_key": 249}, "aarch64": {"add_key": 
 
 
 class BetweenRunsCases(SandboxCases):
-    async def test_what_one_run_leaves_the_next_does_not_see(self, trial: Trial) -> None:
+    async def test_a_run_sees_no_traces_of_the_run_before(self, trial: Trial) -> None:
         await check_nothing_is_left(trial)
 
     async def test_runs_with_a_network_leave_nothing_for_the_next(

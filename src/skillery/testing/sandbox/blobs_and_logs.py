@@ -42,7 +42,7 @@ class BlobCases(SandboxCases):
         outcome = await trial.code(code)
         assert (value_of(outcome), log_of(outcome)) == ("[1]x", "one\ntwo\n")
 
-    async def test_a_kind_that_is_no_text_of_reasonable_length_is_an_exception_inside(self, trial: Trial) -> None:
+    async def test_an_invalid_kind_of_a_blob_raises_an_exception_inside(self, trial: Trial) -> None:
         code = """
         from runtime import blobs
         def main(args):
@@ -56,7 +56,7 @@ class BlobCases(SandboxCases):
         """
         assert await trial.value(code) == ["refused", "refused"]
 
-    async def test_what_a_run_wrote_it_can_read(self, trial: Trial) -> None:
+    async def test_a_run_reads_the_blobs_that_it_wrote(self, trial: Trial) -> None:
         code = """
         from runtime import blobs
         def main(args): return blobs.read_text(blobs.write_text('x' * (2 << 20))) == 'x' * (2 << 20)
@@ -64,7 +64,7 @@ class BlobCases(SandboxCases):
         assert await trial.value(code) is True
 
     @pytest.mark.parametrize("blob_id", ["blob:someone-elses", "../etc/passwd", "", "..", "blob:\0", "x" * 300])
-    async def test_any_other_id_is_not_found(self, trial: Trial, blob_id: str) -> None:
+    async def test_an_unknown_blob_id_raises_an_error(self, trial: Trial, blob_id: str) -> None:
         code = """
         from runtime import blobs
         def main(args):
@@ -139,7 +139,7 @@ class LogCases(SandboxCases):
         assert outcome.failure is None
         assert b"\xff\0\r" in outcome.log.head + outcome.log.tail
 
-    async def test_of_a_long_log_head_and_tail_are_kept_and_the_rest_is_counted(self, trial: Trial) -> None:
+    async def test_a_long_log_keeps_head_and_tail_and_counts_dropped_bytes(self, trial: Trial) -> None:
         code = "def main(args):\n    print('begin')\n    for n in range(100_000): print(n)\n    print('end')"
         outcome = await trial.code(code, limits=Limits(timeout_ms=300_000, log_kb=8))
         everything = len("begin\nend\n") + sum(len(f"{n}\n") for n in range(100_000))

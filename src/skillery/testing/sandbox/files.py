@@ -70,7 +70,7 @@ class FileCases(SandboxCases):
         """
         assert value_of(await trial.code(code, files=files)) == [hashlib.sha256(content).hexdigest(), 300]
 
-    async def test_an_input_file_whose_content_is_gone_fails_the_run_by_name(self, trial: Trial) -> None:
+    async def test_an_input_file_without_content_fails_the_run_by_name(self, trial: Trial) -> None:
         intact = (trial.file("first", b"x"), trial.file("in/gone.txt", b"content"))
         shorter = (intact[0], msgspec.structs.replace(intact[1], size_bytes=8))
         intact[1].source.write_bytes(b"cont")
@@ -120,7 +120,7 @@ class LayoutCases(SandboxCases):
         code = "def main(args): return open('/skills/greet/resources/text.txt').read()"
         assert await trial.value(code, skills=(skill,)) == "from the bundle"
 
-    async def test_packages_lie_at_one_path_and_cannot_be_changed(self, trial: Trial) -> None:
+    async def test_packages_have_a_fixed_path_and_are_read_only(self, trial: Trial) -> None:
         mount = trial.packages({"frames.py": "VERSION = 1"})
         code = """
         import errno, frames, os
@@ -178,7 +178,7 @@ FRAMES = {
 
 
 class PackageCases(SandboxCases):
-    async def test_packages_are_found_after_the_standard_library_and_before_skills(self, trial: Trial) -> None:
+    async def test_imports_search_the_standard_library_then_packages_then_skills(self, trial: Trial) -> None:
         mount = trial.packages(FRAMES)
         skill = trial.skill("greet", {"main.py": "def main(args): pass", "util.py": "NAME = 'skill'"}, "main.py")
         code = """
@@ -212,7 +212,7 @@ class PackageCases(SandboxCases):
         assert results[0][:2] == ["2.0", [0]]
         assert all(result == results[0] for result in results)
 
-    async def test_preloading_what_is_not_there_or_breaks_does_not_break_a_run(self, trial: Trial) -> None:
+    async def test_preloading_a_missing_or_broken_module_breaks_no_run(self, trial: Trial) -> None:
         mount = trial.packages(FRAMES | {"broken.py": "raise SystemExit(3)"})
         code = "import frames\ndef main(args): return frames.VERSION"
         for names in (("no_such_module",), ("broken", "frames"), ("",), ("../frames",)):

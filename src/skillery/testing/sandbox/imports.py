@@ -36,13 +36,13 @@ class ImportCases(SandboxCases):
         )
         assert await trial.value(code, skills=skills) == "HELLO ADA"
 
-    async def test_a_skill_and_one_below_it_mount_together(self, trial: Trial) -> None:
+    async def test_a_skill_and_a_nested_skill_mount_together(self, trial: Trial) -> None:
         upper = trial.skill("a.b", {"main.py": "print('a.b ran')\ndef f(): return 'b'"}, entrypoint="main.py")
         lower = trial.skill("a.b.c", {"main.py": "def f(): return 'c'"}, entrypoint="main.py")
         code = "from skills.a.b.c import f\nfrom skills.a.b import f as g\ndef main(args): return [f(), g()]"
         assert await trial.value(code, skills=(upper, lower)) == ["c", "b"]
 
-    async def test_a_skill_does_not_run_because_one_below_it_is_imported(self, trial: Trial) -> None:
+    async def test_importing_a_nested_skill_does_not_run_its_parent(self, trial: Trial) -> None:
         upper = trial.skill("a.b", {"main.py": "raise RuntimeError('a.b ran')"}, entrypoint="main.py")
         lower = trial.skill("a.b.c", {"main.py": "def f(): return 'c'"}, entrypoint="main.py")
         for line in (
@@ -64,7 +64,7 @@ class ImportCases(SandboxCases):
         lower = trial.skill("a.b.c", {"main.py": "WHO = 'mount'"}, entrypoint="main.py")
         assert value_of(await trial.execute(upper, {}, lower)) == ["mount", "d"]
 
-    async def test_a_skill_with_one_below_it_runs_once(self, trial: Trial) -> None:
+    async def test_a_skill_with_a_nested_skill_runs_once(self, trial: Trial) -> None:
         upper = trial.skill("a.b", {"main.py": "print('ran')\nX = 1\ndef main(args): return X"}, entrypoint="main.py")
         lower = trial.skill("a.b.c", {"main.py": "from skills.a.b import X"}, entrypoint="main.py")
         code = (
@@ -73,7 +73,7 @@ class ImportCases(SandboxCases):
         outcome = await trial.code(code, skills=(upper, lower))
         assert (value_of(outcome), log_of(outcome)) == (1, "ran\n")
 
-    async def test_a_sibling_is_found_in_the_executed_skill_first(self, trial: Trial) -> None:
+    async def test_imports_search_the_executed_skill_first_for_siblings(self, trial: Trial) -> None:
         first = trial.skill(
             "one", {"m.py": "import util\ndef main(args): return util.NAME", "util.py": "NAME = 1"}, "m.py"
         )
@@ -89,7 +89,7 @@ class ImportCases(SandboxCases):
         assert outcome.failure.type == "KeyError"
         assert "raise KeyError('nothing')" in outcome.failure.traceback
 
-    async def test_a_skill_whose_name_is_unknown_cannot_be_imported(self, trial: Trial) -> None:
+    async def test_importing_an_unknown_skill_fails(self, trial: Trial) -> None:
         outcome = await trial.code("import skills.unknown.name\ndef main(args): pass")
         assert failure_type(outcome) == "ModuleNotFoundError"
 
@@ -99,7 +99,7 @@ class ImportCases(SandboxCases):
     async def test_the_packages_of_the_server_are_not_there(self, trial: Trial, module: str) -> None:
         assert failure_type(await trial.code(f"import {module}\ndef main(args): pass")) == "ModuleNotFoundError"
 
-    async def test_the_standard_library_is_there_even_what_is_loaded_late(self, trial: Trial) -> None:
+    async def test_the_standard_library_is_complete_also_for_late_imports(self, trial: Trial) -> None:
         code = """
         def main(args):
             import bz2, csv, ctypes, decimal, email, hashlib, http.client, lzma, multiprocessing, sqlite3, ssl, xml.dom

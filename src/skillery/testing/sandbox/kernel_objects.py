@@ -92,7 +92,7 @@ libc.shmat.restype = ctypes.c_void_p
 
 class KernelObjectCases(SandboxCases):
     @pytest.mark.parametrize("kind", OBJECTS)
-    async def test_what_the_kernel_keeps_for_the_code_has_a_bound(self, trial: Trial, kind: str) -> None:
+    async def test_kernel_memory_of_the_code_has_a_limit(self, trial: Trial, kind: str) -> None:
         """Code creates many kernel objects. The run may succeed or fail.
 
         In both cases, the machine loses no more memory than the run may use.
@@ -125,7 +125,7 @@ def main(args):
         outcome = await trial.code(code, limits=SMALL)
         assert failure_type(outcome) == "MemoryLimitExceeded" or outcome.result == b'"refused"'
 
-    async def test_what_is_shared_by_key_is_not_shared_with_the_next_run(self, trial: Trial) -> None:
+    async def test_objects_of_system_v_are_not_shared_with_the_next_run(self, trial: Trial) -> None:
         code = f"""{SHARED}
 def main(args):
     make = 0o1666 if args['make'] else 0

@@ -178,7 +178,7 @@ class LanguageIsolation(SandboxCases):
         outcome = await trial.code(endless[language], language=language, limits=Limits(timeout_ms=600))
         assert failure_type(outcome) == "TimeoutError"
 
-    async def test_all_processes_of_a_script_are_told_that_its_time_ends(self, trial: Trial) -> None:
+    async def test_all_processes_of_a_script_get_sigterm_at_its_time_limit(self, trial: Trial) -> None:
         """A shell waits for its children. A script that does not end with status 0 then is stopped at its limit."""
         child = "bash -c \"trap 'mkdir out; echo saved > out/f; exit' TERM; while :; do sleep 0.1; done\""
         for trap, failure in (("trap 'exit 0' TERM;", None), ("", "TimeoutError")):

@@ -90,7 +90,7 @@ class JavaScriptCases(SandboxCases):
 
     @with_node
     @pytest.mark.parametrize("thrown", THROWN)
-    async def test_what_javascript_throws_is_the_failure(self, trial: Trial, thrown: str) -> None:
+    async def test_an_uncaught_error_of_javascript_is_the_failure(self, trial: Trial, thrown: str) -> None:
         code, type_, words = THROWN[thrown]
         outcome = await javascript(trial, f"export function main() {{ {code} }}")
         assert failure_type(outcome) == type_
@@ -107,12 +107,12 @@ class JavaScriptCases(SandboxCases):
 
     @with_node
     @pytest.mark.parametrize("result", NOT_JSON)
-    async def test_what_is_not_json_is_an_invalid_output_of_javascript(self, trial: Trial, result: str) -> None:
+    async def test_javascript_values_without_json_are_invalid_output(self, trial: Trial, result: str) -> None:
         outcome = await javascript(trial, f"export const main = () => {NOT_JSON[result]}")
         assert failure_type(outcome) == "InvalidOutput"
 
     @with_node
-    async def test_what_javascript_prints_is_the_log(self, trial: Trial) -> None:
+    async def test_printed_lines_of_javascript_are_the_log(self, trial: Trial) -> None:
         code = "export function main() { console.log('one'); console.error('two'); console.log('three'); return 4 }"
         outcome = await javascript(trial, code)
         assert (value_of(outcome), log_of(outcome)) == (4, "one\ntwo\nthree\n")
@@ -180,7 +180,7 @@ class ShellCases(SandboxCases):
         outcome = await shell(trial, "cat; echo noted >&2", {"a": [1, "grüße"]})
         assert (value_of(outcome), log_of(outcome)) == ({"a": [1, "grüße"]}, "noted\n")
 
-    async def test_what_bash_prints_is_a_string_where_it_is_no_json(self, trial: Trial) -> None:
+    async def test_bash_output_without_json_is_a_string(self, trial: Trial) -> None:
         assert value_of(await shell(trial, "echo hello; echo world")) == "hello\nworld"
         assert value_of(await shell(trial, "printf NaN")) == "NaN"
         assert value_of(await shell(trial, "printf '\\xff'")) == "\N{REPLACEMENT CHARACTER}"
@@ -195,7 +195,7 @@ class ShellCases(SandboxCases):
         assert len(outcome.failure.message) <= 1000
         assert "so far\n" in log_of(outcome)
 
-    async def test_bash_that_is_killed_says_by_what(self, trial: Trial) -> None:
+    async def test_killed_bash_names_the_signal(self, trial: Trial) -> None:
         outcome = await shell(trial, "kill -SEGV $$")
         assert failure_type(outcome) == "ProcessKilled"
         assert outcome.failure is not None
@@ -214,5 +214,5 @@ class ShellCases(SandboxCases):
         assert outcome.failure is not None
         assert "53333336 bytes" in outcome.failure.message
 
-    async def test_what_is_left_running_does_not_hold_up_the_end(self, trial: Trial) -> None:
+    async def test_background_processes_of_bash_do_not_delay_the_end(self, trial: Trial) -> None:
         assert value_of(await shell(trial, "(sleep 1000; echo late) & echo now")) == "now"

@@ -52,7 +52,7 @@ class TimeCases(SandboxCases):
         patient = Limits(timeout_ms=300_000)  # on a loaded machine, a second of processor time takes long
         assert failure_type(await trial.code(code, limits=patient)) == "CpuTimeExceeded"
 
-    async def test_what_was_printed_before_the_end_is_kept(self, trial: Trial) -> None:
+    async def test_lines_printed_before_a_stop_are_kept(self, trial: Trial) -> None:
         code = "import time\ndef main(args): print('so far'); time.sleep(1e6)"
         for timeout_ms in (400, 4_000, 40_000):  # on a loaded machine, the code needs time until it prints
             outcome = await trial.code(code, limits=Limits(timeout_ms=timeout_ms))

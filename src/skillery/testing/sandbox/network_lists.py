@@ -87,9 +87,7 @@ class AllowedNetworkCases(SandboxCases):
         with upstream(tls=True) as running:
             yield running
 
-    async def test_what_is_listed_is_reached_and_recorded(
-        self, reaching: Trial, plain: Upstream, tls: Upstream
-    ) -> None:
+    async def test_listed_hosts_are_reached_and_recorded(self, reaching: Trial, plain: Upstream, tls: Upstream) -> None:
         code = f"""{TALK}
 def main(args):
     context = ssl.create_default_context(cadata=args['ca'])
@@ -104,13 +102,13 @@ def main(args):
             ("api.test", tls.port, True),
         }
 
-    async def test_what_only_looks_like_a_listed_name_is_refused(self, by_hand: Trial, plain: Upstream) -> None:
+    async def test_names_similar_to_listed_names_are_refused(self, by_hand: Trial, plain: Upstream) -> None:
         code = f"{TALK}\ndef main(args): return [get(host, {plain.port}) for host in args['hosts']]"
         outcome = await by_hand.code(code, {"hosts": LOOKALIKES}, network=(f"http://*.api.test:{plain.port}",))
         assert refused(outcome, plain) == len(LOOKALIKES)
         await self.is_reached(by_hand, plain)
 
-    async def test_what_only_looks_like_a_listed_name_gets_no_tunnel(self, by_hand: Trial, plain: Upstream) -> None:
+    async def test_names_similar_to_listed_names_get_no_tunnel(self, by_hand: Trial, plain: Upstream) -> None:
         code = (
             f"{TALK}\ndef main(args):"
             f" return [tunnel(host, {plain.port}, 'a.api.test', args['ca']) for host in args['hosts']]"
@@ -126,7 +124,7 @@ def main(args):
         assert refused(outcome, plain) == len(ADDRESSES)
         await self.is_reached(by_hand, plain)
 
-    async def test_requests_that_are_not_what_they_say_are_refused(self, by_hand: Trial, plain: Upstream) -> None:
+    async def test_requests_with_contradictory_hosts_are_refused(self, by_hand: Trial, plain: Upstream) -> None:
         with upstream() as other:
             texts = [
                 text.replace("{port}", str(plain.port)).replace("{other}", str(other.port))
@@ -177,7 +175,7 @@ def main(args):
         assert [use.allowed for use in outcome.network] == [True, False]
         assert (plain.connections, bytes(plain.received)) == (0, b"")
 
-    async def test_there_is_no_other_way_than_the_one_that_was_given(self, reaching: Trial) -> None:
+    async def test_the_proxy_is_the_only_route_to_the_network(self, reaching: Trial) -> None:
         with everything_at_one_port() as (port, servers):
             code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
             reached = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))

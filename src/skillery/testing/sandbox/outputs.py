@@ -68,7 +68,7 @@ class OutputCases(SandboxCases):
             outcome = await trial.code(f"import os\ndef main(args):\n    {line}\n    return 1")
             assert (value_of(outcome), log_of(outcome), trial.host.paths) == (1, "", {}), line
 
-    async def test_more_files_than_are_kept_are_told(self, trial: Trial) -> None:
+    async def test_files_above_the_maximum_number_are_reported(self, trial: Trial) -> None:
         code = """
         import os
         def main(args):
@@ -81,7 +81,7 @@ class OutputCases(SandboxCases):
         assert "/out: 100.txt, 101.txt, " in log_of(outcome)
         assert ", 109.txt, … (a run keeps 100 files" in log_of(outcome)
 
-    async def test_files_past_what_a_run_may_write_are_told(self, trial: Trial) -> None:
+    async def test_files_above_the_maximum_bytes_are_reported(self, trial: Trial) -> None:
         code = """
         import os
         def main(args):
@@ -106,7 +106,7 @@ class OutputCases(SandboxCases):
         assert set(kinds_of(trial).values()) == {"text/plain"}
         assert len(trial.host.paths) == 3
 
-    async def test_code_that_breaks_what_keeps_its_files_loses_them_alone(self, trial: Trial) -> None:
+    async def test_code_that_breaks_the_keeper_of_files_loses_only_its_files(self, trial: Trial) -> None:
         code = """
         import os
         def main(args):
@@ -158,7 +158,7 @@ class OutputCases(SandboxCases):
             ("float('nan')", "put None in the place of NaN"),
         ],
     )
-    async def test_what_is_not_json_names_the_remedy(self, trial: Trial, value: str, remedy: str) -> None:
+    async def test_values_without_json_name_the_remedy(self, trial: Trial, value: str, remedy: str) -> None:
         outcome = await trial.code(f"def main(args): return {{'a': [{value}]}}")
         assert failure_type(outcome) == "InvalidOutput"
         assert outcome.failure is not None

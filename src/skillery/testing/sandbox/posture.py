@@ -46,7 +46,7 @@ class PostureCases(SandboxCases):
         assert {name: int(status[name], 16) for name in CAPABILITY_SETS} == dict.fromkeys(CAPABILITY_SETS, 0)
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
-    async def test_only_the_streams_and_one_channel_are_open(self, trial: Trial) -> None:
+    async def test_only_the_streams_and_the_channel_are_open(self, trial: Trial) -> None:
         code = """
         import os
         def is_open(number):
@@ -59,7 +59,7 @@ class PostureCases(SandboxCases):
         assert descriptors[:3] == [0, 1, 2]
         assert len(descriptors) == 4
 
-    async def test_the_environment_is_exactly_what_was_given(
+    async def test_the_environment_has_exactly_the_variables_of_the_job(
         self, trial: Trial, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SERVER_TOKEN", "server-secret")
@@ -269,7 +269,7 @@ class LinuxLook(SandboxCases):
             "python": True,
         }
 
-    async def test_installers_accept_what_is_there_and_explain_what_is_not(self, trial: Trial) -> None:
+    async def test_installers_accept_installed_packages_and_explain_missing_packages(self, trial: Trial) -> None:
         described = {"acme_tool-1": "acme-tool", "other-2": "other"}
         packages = {
             f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {name[-1]}\n"

@@ -62,7 +62,7 @@ class HandlerCases(SandboxCases):
         outcome = await self.handled(trial, "scripts/t.py", code, {"a": 1})
         assert (value_of(outcome), log_of(outcome)) == (["__main__", True, 1, "sibling"], "noted\n")
 
-    async def test_shell_and_other_programs_get_stdin_and_one_argument(self, trial: Trial) -> None:
+    async def test_shell_and_other_programs_get_stdin_and_a_single_argument(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.sh", '[ "$(cat)" = "$1" ] && echo "$#$1"', {"a": "b c"})
         assert value_of(outcome).startswith('1{"a": "b c"')
         skill = trial.skill("acme.other", {"bin/tool": "#!/usr/bin/env bash\ncat"}, entrypoint=None)
@@ -101,7 +101,7 @@ class HandlerCases(SandboxCases):
             ("./x", None, "no file"),
         ],
     )
-    async def test_what_cannot_be_run_is_refused_by_name(
+    async def test_programs_that_cannot_run_are_refused_by_name(
         self, trial: Trial, path: str, content: str | None, words: str
     ) -> None:
         skill = trial.skill("acme.tool", {path: content} if content else {"x": ""}, entrypoint=None)
@@ -125,7 +125,7 @@ class ScriptCases(SandboxCases):
         limits: Limits = options.pop("limits", QUICK)
         return await trial.call(ScriptCall("acme.script", path, argv, **options), skills=(skill,), limits=limits)
 
-    async def test_a_script_gets_what_programs_get(self, trial: Trial) -> None:
+    async def test_a_script_gets_the_environment_of_programs(self, trial: Trial) -> None:
         content = 'cat; printf " %s" "$@" "$COLOUR"; echo oh >&2; exit 3'
         outcome = await self.ran(trial, "s.sh", content, "a b", "-c", stdin=b"\x01 in", environment={"COLOUR": "red"})
         assert value_of(outcome) == {"exit_code": 3, "stdout": "\x01 in a b -c red", "stderr": "oh\n", "files": []}
@@ -197,7 +197,7 @@ class ScriptCases(SandboxCases):
         assert len(output["files"]) == 100
         assert output["left_out"] == [str(number) for number in range(200, 210)]
 
-    async def test_files_past_what_a_run_may_write_are_left_out(self, trial: Trial) -> None:
+    async def test_files_of_programs_above_the_maximum_bytes_are_left_out(self, trial: Trial) -> None:
         content = "mkdir out; yes | head -c 600000 | tee out/a out/b > out/c"
         limits = Limits(timeout_ms=300_000, memory_mb=256, blobs_mb=1)
         output = value_of(await self.ran(trial, "s.sh", content, limits=limits))

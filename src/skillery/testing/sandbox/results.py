@@ -138,7 +138,7 @@ class ResultCases(SandboxCases):
         assert 190 <= outcome.duration_ms < 300_000
 
     @pytest.mark.parametrize("shape", NOT_JSON)
-    async def test_what_is_not_json_is_invalid_output(self, trial: Trial, shape: str) -> None:
+    async def test_values_without_json_are_invalid_output(self, trial: Trial, shape: str) -> None:
         assert failure_type(await trial.code(f"def main(args): return {NOT_JSON[shape]}")) == "InvalidOutput"
 
     async def test_a_cycle_is_invalid_output(self, trial: Trial) -> None:

@@ -70,7 +70,7 @@ def value() -> tuple[str, str, str]:
 
 
 class SecretCases(SandboxCases):
-    async def test_a_value_is_in_the_environment_of_its_run_and_would_be_found(self, trial: Trial) -> None:
+    async def test_a_secret_is_in_the_environment_of_its_run_only(self, trial: Trial) -> None:
         """A positive control: the search of the other cases finds a value that is there."""
         whole, first, second = value()
         matches = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
@@ -91,7 +91,7 @@ class SecretCases(SandboxCases):
             look = trial.value(LOOK, {"first": first, "second": second}, environment={"OTHER": "x"})
             assert await look == [False, False, False]
 
-    async def test_a_value_is_in_no_argument_and_no_variable_that_this_machine_shows(self, trial: Trial) -> None:
+    async def test_a_secret_is_in_no_argument_or_variable_of_host_processes(self, trial: Trial) -> None:
         whole, first, _ = value()
         seen = set()
         async with holding(trial, whole) as run:
@@ -102,7 +102,7 @@ class SecretCases(SandboxCases):
                 await asyncio.sleep(0.02)
         assert seen == set()
 
-    async def test_a_value_is_not_in_what_a_failure_says_of_the_set_up(self, trial: Trial) -> None:
+    async def test_a_failure_of_the_set_up_contains_no_secret(self, trial: Trial) -> None:
         whole, first, _ = value()
         for code in ("import os\ndef main(args): os._exit(3)", "import ctypes\ndef main(args): ctypes.string_at(1)"):
             outcome = await trial.code(code, environment={"API_KEY": whole})

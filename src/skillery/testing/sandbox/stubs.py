@@ -75,7 +75,7 @@ class StubCases(SandboxCases):
         names = await trial.value(code, {"names": [*OFFERED, *NOT_OFFERED]}, skills=(skill,))
         assert names == [OFFERED, OFFERED]
 
-    async def test_all_says_what_a_stub_has(self, trial: Trial) -> None:
+    async def test_all_lists_the_functions_of_a_stub(self, trial: Trial) -> None:
         trial.host.callable["mail", "_two"] = lambda: 2
         files = {"m.py": "__all__ = ['_two', 'VALUE']\ndef one(): pass\ndef _two(): pass\nVALUE = 1"}
         code = "import skills.mail as m\ndef main(args): return [m._two(), hasattr(m, 'one'), hasattr(m, 'VALUE')]"
@@ -91,7 +91,7 @@ class StubCases(SandboxCases):
             "import skills.mail; skills.mail.Thing",
         ],
     )
-    async def test_what_a_stub_has_not_is_explained(self, trial: Trial, line: str) -> None:
+    async def test_a_missing_function_of_a_stub_is_explained(self, trial: Trial, line: str) -> None:
         outcome = await trial.code(f"{line}\ndef main(args): pass", skills=(trial.skill("mail", STUB, stub=True),))
         assert failure_type(outcome) in {"ImportError", "AttributeError"}
         assert outcome.failure is not None
@@ -127,7 +127,7 @@ class StubCases(SandboxCases):
         code += "def main(args): return [g(), p.f is f]"
         assert await trial.value(code, skills=(pure, trial.skill("mail", STUB, stub=True))) == ["from the host", True]
 
-    async def test_an_argument_that_is_not_json_is_a_type_error_that_names_it(self, trial: Trial) -> None:
+    async def test_an_argument_without_json_raises_a_type_error_with_its_name(self, trial: Trial) -> None:
         calls = []
         trial.host.callable["mail", "f"] = lambda *args, **kwargs: calls.append((args, kwargs))
         code = "from skills.mail import f\ndef main(args): f(1, key={1, 2})"
@@ -163,7 +163,7 @@ class StubCases(SandboxCases):
         assert "f() in mail failed" in message
         assert "no such sheet" in message
 
-    async def test_what_the_host_refuses_does_not_end_the_run(self, trial: Trial) -> None:
+    async def test_a_call_that_the_host_refuses_does_not_end_the_run(self, trial: Trial) -> None:
         code = """
         import runtime
         from skills.mail import f
@@ -231,7 +231,7 @@ class StubCases(SandboxCases):
         assert value_of(await trial.ask(skill, "taken")) == "taken"
 
     @pytest.mark.parametrize("function", NOT_OFFERED)
-    async def test_what_a_stub_has_not_cannot_be_called_and_nothing_has_run(self, trial: Trial, function: str) -> None:
+    async def test_calling_a_missing_function_of_a_stub_runs_nothing(self, trial: Trial, function: str) -> None:
         outcome = await trial.ask(trial.skill("mail", STUB), function)
         assert (failure_type(outcome), log_of(outcome)) == ("AttributeError", "")
         assert outcome.failure is not None

@@ -143,7 +143,7 @@ class WorkspaceCases(SandboxCases):
         assert outcome.failure is not None
         assert (failure_type(outcome), "'large'" in outcome.failure.message) == ("SandboxError", True)
 
-    async def test_no_interpreter_imports_what_a_workspace_holds(self, trial: Trial) -> None:
+    async def test_no_interpreter_imports_files_of_a_workspace(self, trial: Trial) -> None:
         plants = """
         import os
         def main(args):
@@ -163,7 +163,7 @@ class WorkspaceCases(SandboxCases):
         assert value_of(script)["stdout"] == "1\n"
         assert value_of(await trial.call(CodeCall("echo 1", "main", "bash"), workspace=kept)) == 1
 
-    async def test_given_files_replace_kept_ones(self, trial: Trial) -> None:
+    async def test_input_files_replace_kept_files(self, trial: Trial) -> None:
         await trial.code("def main(args): open('a', 'w').write('old')", workspace=trial.host.workspace())
         files = (trial.file("a", b"new"),)
         assert (
