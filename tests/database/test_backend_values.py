@@ -16,7 +16,7 @@ from skillery.database import Database
 from skillery.database.backend_values import MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, BackendValues
 from skillery.database.tables import backend_values
 
-PAST, FUTURE = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+PAST, FUTURE = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(days=1)
 
 
 @pytest.fixture
