@@ -145,12 +145,16 @@ def test_doctor_lists_the_available_languages(tmp_path: Path) -> None:
     )
 
 
-def test_refused_server_of_python_names_two_remedies(sqlite_rpc: Rpc) -> None:
-    code = "import http.server\ndef main(args): http.server.HTTPServer(('127.0.0.1', 0), None)"
-    refused = sqlite_rpc("run_code", language="python", code=code)["error"]["message"]
-    assert refused == (
-        "[Errno 13] Permission denied (a Python function cannot open sockets. Put the server into a script and start "
-        "it with --script, or call run_code with language bash)"
-    )
+def test_refused_socket_of_python_names_remedies(sqlite_rpc: Rpc) -> None:
+    server = "import http.server\ndef main(args): http.server.HTTPServer(('127.0.0.1', 0), None)"
+    pool = "import multiprocessing\ndef main(args): multiprocessing.get_context('forkserver').Pool(2)"
+    for code, refusal in (
+        (server, "[Errno 13] Permission denied"),
+        (pool, "[Errno 97] Address family not supported by protocol"),
+    ):
+        assert sqlite_rpc("run_code", language="python", code=code)["error"]["message"] == (
+            f"{refusal} (a Python function cannot open sockets. Put the server into a script and start it with "
+            "--script, or call run_code with language bash. multiprocessing needs no socket with the start method fork)"
+        )
     program = "python3 -c 'import socket; print(socket.create_server((\"127.0.0.1\", 80)).getsockname()[1])'"
     assert sqlite_rpc("run_code", language="bash", code=program)["output"] == 80

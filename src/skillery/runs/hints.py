@@ -48,8 +48,7 @@ NO_NETWORK = (
 HOST = re.compile(
     r"(?:\bhost='|resolve '|resolve host: |EAI_AGAIN |ENOTFOUND |[\"'`]https?://)((?!\d+\.\d)[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})+)"
 )
-"""Matches the host in an error of Python, curl or Node.js, or in the line of code that failed. An address is no match.
-"""
+"""Matches the host in an error of Python, curl or Node.js, or in the line that failed. An address is no match."""
 _SIGNS = tuple(
     sign.encode()
     for sign in (
@@ -62,13 +61,13 @@ _WITHOUT_RUNTIME = (
     "a script is a program and has no module runtime: print texts for the log, read arguments from sys.argv, and write "
     "files below out/"
 )
-NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
+NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)|\[Errno 97\] Address family")
 """Matches the refusal of a socket. For a refused file, the message continues with a colon and the path."""
 STARTS_SERVER = re.compile(r"(?:\bbind|\blisten|\bManager|\bserve|_server|Server|\b(?:uvicorn|app)\.run)\(")
 """Matches a line of code that starts a server."""
 NO_SERVER = (
     "a Python function cannot open sockets. Put the server into a script and start it with --script, or call run_code "
-    "with language bash"
+    "with language bash. multiprocessing needs no socket with the start method fork"
 )
 
 
@@ -131,8 +130,9 @@ def _node_hint(job: Job, text: str) -> str | None:
 
 
 def _starts_server(failure: Failure) -> bool:
-    """Return whether the code was refused a socket in a line that starts a server."""
-    return bool(NO_SOCKET.search(failure.message) and STARTS_SERVER.search(failure.traceback))
+    """Return whether the code was refused a socket in a line that starts a server, or in multiprocessing (97)."""
+    starts = "[Errno 97] " in failure.message or STARTS_SERVER.search(failure.traceback)
+    return bool(starts and NO_SOCKET.search(failure.message))
 
 
 def lacks_network(failure: Failure) -> bool:
