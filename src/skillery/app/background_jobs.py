@@ -38,7 +38,7 @@ from skillery.maintenance.garbage_steps import (
     unused_environments,
 )
 from skillery.publishing.passing import Passing
-from skillery.publishing.reviews import end_old
+from skillery.publishing.reviews import end_old_passed
 from skillery.registry.searches import Counts as SearchCounts
 from skillery.registry.searches import write_searches
 from skillery.registry.tool_rows import forget_session_tools
@@ -196,7 +196,7 @@ class BackgroundJobs:
         if self._recertify_days:
             while await self._database.write(partial(recertify, days=self._recertify_days)):
                 pass
-        await end_old(self._passing)
+        await end_old_passed(self._passing)
         await self._database.write(thin_out)
         skill_ids = await self._database.read(outdated_skills)
         for at in range(0, len(skill_ids), MOST_AT_ONCE):

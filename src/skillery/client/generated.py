@@ -81,6 +81,7 @@ __all__ = [
     "IncidentVersion",
     "KeptCode",
     "KeptSkills",
+    "KeptTranscript",
     "KeyPage",
     "Kind",
     "Label",
@@ -164,7 +165,6 @@ __all__ = [
     "ToolResult",
     "ToolRow",
     "Transcript",
-    "TranscriptOf",
     "TrustRule",
     "TrustRules",
     "Usage",
@@ -1277,8 +1277,8 @@ class ArmCount(TypedDict):
     trials: int
 
 
-class TranscriptOf(TypedDict):
-    """The transcript of an agent, for `read_transcript`."""
+class KeptTranscript(TypedDict):
+    """A stored transcript of an agent: `read_transcript` returns its text."""
 
     id: str
     arm: str
@@ -1293,7 +1293,7 @@ class EvaluatedCase(TypedDict):
     arms: dict[str, ArmCount]
     problems: list[str]
     """Why trials with the version have not passed."""
-    transcripts: list[TranscriptOf]
+    transcripts: list[KeptTranscript]
     """Transcripts that are kept."""
 
 
@@ -3017,7 +3017,7 @@ def resolve_skills(
 
     skills: 'name' or 'name@version spec' each, at most 1000
     required: Whether the lock has the skills that they require too
-    required_by: Skill name
+    required_by: Choose the versions that publishing would choose for a skill of this name that requires them
     """
     return params_of(locals())
 
@@ -3538,7 +3538,7 @@ def list_reach(
 
     namespace: Only skills of this namespace and below it
     skill: Only this skill
-    target: Only skills that may reach this host, secret or skill, also by a call
+    target: Only skills that may reach this host, secret or skill, also by calls of required skills
     days: Number of days until today
     limit: Maximum number of results
     cursor: Pagination cursor from previous response

@@ -111,8 +111,8 @@ def lock_required(connection: Connection, identity: Identity, name: str, texts: 
     """Return the versions that publishing would choose now for a skill `name` that requires these references. Raise the
     errors of `choose`.
     """
-    needs = [(parse_reference(text)[0], text.partition("@")[2] or "*") for text in texts]
-    return _lock_of(each.row for each in choose(connection, identity, name, needs))
+    ranges = [(parse_reference(text)[0], text.partition("@")[2] or "*") for text in texts]
+    return _lock_of(each.row for each in choose(connection, identity, name, ranges))
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:
@@ -200,7 +200,7 @@ class ResolveSkills(Params, frozen=True, kw_only=True):
     skills: Annotated[list[str], about("'name' or 'name@version spec' each, at most 1000")]
     required: Annotated[bool, about("Whether the lock has the skills that they require too", default=True)] = True
     required_by: Annotated[
-        SkillName, about("Choose the versions that publishing would choose for a skill of this name that requires them")
+        str, about("Choose the versions that publishing would choose for a skill of this name that requires them")
     ] = ""
 
 

@@ -43,8 +43,8 @@ class ArmCount(msgspec.Struct, frozen=True):
     trials: int
 
 
-class TranscriptOf(msgspec.Struct, frozen=True):
-    """The transcript of an agent, for `read_transcript`."""
+class KeptTranscript(msgspec.Struct, frozen=True):
+    """A stored transcript of an agent: `read_transcript` returns its text."""
 
     id: str
     arm: str
@@ -58,7 +58,7 @@ class EvaluatedCase(msgspec.Struct, frozen=True):
     kind: str
     arms: dict[str, ArmCount]
     problems: Annotated[list[str], Meta(description="Why trials with the version have not passed")]
-    transcripts: Annotated[list[TranscriptOf], Meta(description="Transcripts that are kept")]
+    transcripts: Annotated[list[KeptTranscript], Meta(description="Transcripts that are kept")]
 
 
 class EvaluationCases(Evaluation, frozen=True, kw_only=True):
@@ -91,14 +91,15 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
     """
     row = find_seen(connection, identity, evaluation)
     tried = read_results(connection, row.id)
-    problems, transcripts = defaultdict[tuple[str, str], list[str]](list), defaultdict[str, list[TranscriptOf]](list)
+    problems = defaultdict[tuple[str, str], list[str]](list)
+    transcripts = defaultdict[str, list[KeptTranscript]](list)
     if _sees_texts(identity, row.name):
         kept = set(connection.scalars(select(blobs.c.id).where(blobs.c.path == evaluation, *is_transcript())))
         for kind, case_id, arm, result in tried:
             if arm == "with" and result.problem:
                 problems[kind, case_id].append(result.problem)
             if result.transcript in kept:
-                transcripts[case_id].append(TranscriptOf(result.transcript, arm, result.passed))
+                transcripts[case_id].append(KeptTranscript(result.transcript, arm, result.passed))
     cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
     return EvaluationCases(
         **evaluation_fields(row),

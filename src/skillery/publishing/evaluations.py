@@ -77,10 +77,10 @@ class Evaluations:
     """Starts evaluations. `EvaluationJobs` carries them out."""
 
     def __init__(self, registry: Registry, cases: CaseRuns, models: Models, transcripts: Transcripts) -> None:
-        self.transcripts = transcripts
         self.registry = registry
         self.cases = cases
         self.models = models
+        self.transcripts = transcripts
 
     async def start(self, identity: Identity, row: VersionRow, actor: Actor, plan: Plan) -> Evaluation:
         """Start an evaluation of a version. Its runs belong to `identity`. `actor` is in the audit trail.

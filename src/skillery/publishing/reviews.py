@@ -127,18 +127,18 @@ class Reviews:
 # -- Versions with an old evaluation -----------------------------------------------------------------------------------
 
 
-async def end_old(passing: Passing) -> None:
+async def end_old_passed(passing: Passing) -> None:
     """End the `passed` of published versions whose evaluation is older than their policy permits. They wait for a
     review again.
     """
     policies, keyid, after = passing.policies, passing.signing.keyid, 0
-    while rows := await passing.database.read(partial(_old_evaluations, policies=policies, after=after)):
+    while rows := await passing.database.read(partial(_with_old_evaluations, policies=policies, after=after)):
         for row in rows:
-            await passing.database.write(partial(_end_old, row=row, policy=policies.of(row.name), keyid=keyid))
+            await passing.database.write(partial(_end_passed, row=row, policy=policies.of(row.name), keyid=keyid))
         after = rows[-1].version_id
 
 
-def _old_evaluations(connection: Connection, policies: Policies, after: int) -> Sequence[Row[int, str, str]]:
+def _with_old_evaluations(connection: Connection, policies: Policies, after: int) -> Sequence[Row[int, str, str]]:
     """Return the next versions after an id that have passed, and have an evaluation older than some policy permits."""
     ages = [policy.rules.evaluation.max_age_days for policy in policies.named if policy.rules.evaluation]
     if not any(ages):
@@ -158,7 +158,7 @@ def _old_evaluations(connection: Connection, policies: Policies, after: int) -> 
     return connection.execute(rows.distinct().order_by(attestations.c.version_id).limit(MOST_AT_ONCE)).all()
 
 
-def _end_old(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> None:
+def _end_passed(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> None:
     """End the `passed` of a version if it is about an evaluation that is too old, and no newer one is accepted. A
     `passed` of a policy that has changed since stays.
     """

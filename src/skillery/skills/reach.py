@@ -142,7 +142,9 @@ class ListReach(Params, frozen=True, kw_only=True):
 
     namespace: InNamespace = ""
     skill: Annotated[str, about("Only this skill")] = ""
-    target: Annotated[str, about("Only skills that may reach this host, secret or skill, also by a call")] = ""
+    target: Annotated[
+        str, about("Only skills that may reach this host, secret or skill, also by calls of required skills")
+    ] = ""
     days: Days = 90
     limit: PageLimit = 50
     cursor: Cursor = ""

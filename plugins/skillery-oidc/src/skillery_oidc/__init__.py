@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 # Every command of Skillery loads the plugin, and few open a backend: the imports in the functions take 0.12 s.
-
-
 def open_authenticator(settings: OidcSettings, place: Place) -> OidcAuthenticator:
     from skillery_oidc.authenticator import OidcAuthenticator
 
