@@ -106,10 +106,11 @@ def test_reach_shows_required_skills_with_their_hosts_and_their_dependents(org: 
     assert f"{top},host,https://m.example.com,,,,,,,,{mail}" in rows
     of_base = text_of(browser.get(f"/s/{base}/insight").text)
     assert (
-        f"Needed by Version Requires Runs in 30 days {top} 1.0.0 1.0.0 through another skill 0 {mail} 1.0.0" in of_base
+        f"Dependents Version Requires Runs in 30 days {top} 1.0.0 1.0.0 through another skill 0 {mail} 1.0.0" in of_base
     )
-    assert f"Depends on a called skill keeps its own permissions Requires How What it may use {mail} 1.0.0" in text_of(
-        browser.get(f"/s/{top}/insight").text
+    assert (
+        f"Required skills a called skill keeps its own permissions Requires How What it may use {mail} 1.0.0"
+        in text_of(browser.get(f"/s/{top}/insight").text)
     )
 
 

@@ -30,7 +30,7 @@ NEAR = 0.8
 LOW_DISK, FULL_DISK = 0.1, 0.02
 """Below these free parts, a disk is a problem: one to look at, and one that breaks the server."""
 OLD_BACKUP = timedelta(days=7)
-"""An older newest backup is a problem."""
+"""The age from which the newest backup is a problem."""
 _PAGES = {"database": "/admin/storage", "storage": "/admin/storage"}
 
 
@@ -57,7 +57,7 @@ async def show_overview(request: PageRequest) -> Page:
         signs=state.signs,
         activity=await request.do(get_activity, GetActivity(days=7, limit=1)),
         backed_up_at=backed_up_at,
-        is_backup_new=backed_up_at is not None and datetime.now(UTC) - backed_up_at < OLD_BACKUP,
+        is_backup_new=backed_up_at is not None and not _is_old(backed_up_at),
         verified=await request.read(last_verified),
         latest=(await request.do(list_audit, ListAudit(outcome="done", limit=LATEST))).entries,
     )
@@ -86,10 +86,14 @@ async def _of_disk(request: PageRequest) -> AsyncIterator[Problem]:
 
 
 async def _of_backups(request: PageRequest) -> AsyncIterator[Problem]:
-    """Yield a problem if the newest backup is old. A server without backups has none: its home may be copied."""
+    """Yield a problem if the newest backup is old. A server without backups is no problem: its home may be copied."""
     backed_up_at = await request.read(last_backup)
-    if backed_up_at is not None and datetime.now(UTC) - backed_up_at >= OLD_BACKUP:
+    if backed_up_at is not None and _is_old(backed_up_at):
         yield Problem(LOOK, f"The newest backup was made {ago(backed_up_at)}.", "Make one: skillery backup", "/admin")
+
+
+def _is_old(backed_up_at: datetime) -> bool:
+    return datetime.now(UTC) - backed_up_at >= OLD_BACKUP
 
 
 async def _of_trail(request: PageRequest) -> AsyncIterator[Problem]:

@@ -166,14 +166,14 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
 
 
 async def _similar(request: PageRequest, query: str) -> list[tuple[str, str]]:
-    """Return what a search without results may mean: similar words and names of skills, with their addresses."""
+    """Return similar words and names of skills for a search without results, with their addresses."""
     words, names = await request.read_page(partial(suggest, identity=request.identity, query=query))
     searches = [(words, Filters(q=words).address())] if words else []
     return searches + [(name, path_of("s", name)) for name in names]
 
 
 async def _spaces(request: PageRequest) -> list[tuple[str, int]]:
-    """Return the most used namespaces with their uses. One alone is no choice."""
+    """Return the most used namespaces with their uses, or none if there is only one."""
     spaces = await request.read_page(partial(most_used, identity=request.identity))
     return spaces if len(spaces) > 1 else []
 

@@ -264,7 +264,7 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
 
 
 async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
-    """Return the request of a page, with its session and its caller, whom the log of requests gets."""
+    """Return the request of a page, with its session and caller. Note the caller for the log of requests."""
     try:
         cookies = cookies_of(scope, headers)
     except HttpRefusal:

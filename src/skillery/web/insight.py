@@ -27,7 +27,7 @@ from skillery.web.views.tables import Table, as_csv
 DAYS = (7, 30, 90)
 MOST_COLUMNS = 12
 MOST_BY_HOST = 500
-"""The number of skills that the page by host reads."""
+"""The maximum number of skills whose hosts and secrets the page by host lists."""
 _CSV = "text/csv; charset=utf-8"
 _FIELDS = {"namespace": "ns", "skill": "skill", "target": "target", "cursor": "cursor"}
 """Texts of the query, by the name of their param."""
@@ -73,9 +73,11 @@ async def show(request: PageRequest, key: str) -> Answer:
     by = request.query.get("by")
     by_caller, targets = key == "use" and by == "caller", by_target(result) if key == "reach" and by == "host" else None
     if request.query.get("as") == "csv":
-        columns = _CALLER_COLUMNS if by_caller else _TARGET_COLUMNS if targets is not None else tab.columns
-        by_other = map(asdict, result.callers) if by_caller else [row._asdict() for row in targets or ()]
-        return _as_csv(key, columns, by_other if by_caller or targets is not None else tab.rows(result))
+        if by_caller:
+            return _as_csv(key, _CALLER_COLUMNS, map(asdict, result.callers))
+        if targets is not None:
+            return _as_csv(key, _TARGET_COLUMNS, (target._asdict() for target in targets))
+        return _as_csv(key, tab.columns, tab.rows(result))
     failures: list[FailureGroup] = []
     if key == "overview" and isinstance(params, GetActivity):
         failures = await _failures(request, "", params.namespace, params.days)
@@ -133,6 +135,7 @@ def _as_csv(name: str, columns: str, rows: Iterable[dict[str, Any]]) -> Direct:
 
 
 def _text(cell: Any) -> str:
+    """Return the text of a cell. A list has spaces between its entries."""
     return " ".join(cell) if isinstance(cell, list) else str(cell)
 
 

@@ -159,10 +159,9 @@ class Dangers(NamedTuple):
 async def dangers_of(
     request: PageRequest, new: Skill, old: Skill | None, compared: Compared, publisher: str
 ) -> Dangers:
-    """Return the permissions, limits, packages and executables of `new`, which this identity has published, compared
-    with `old`.
+    """Return the permissions, limits, packages and executables of `new`, compared with `old`.
 
-    Both are results of describe_skill with `detail` full.
+    `publisher` is the identity that has published `new`. Both are results of describe_skill with `detail` full.
     """
     stored, known = or_none(new.permissions_diff), {right.tick for right in compared.rights}
     # The comparison at publishing considers several earlier versions, so it may have found more.
@@ -196,8 +195,8 @@ async def _alike(request: PageRequest, new: Skill, publisher: str) -> list[Right
 
 
 async def _with_notes(request: PageRequest, new: Skill, rights: Sequence[Right]) -> list[Right]:
-    """Return the rights. A new host has a note on other skills that reach it, a new call on what it may use, and a
-    secret without a value on that.
+    """Return the rights with notes: at a new host how many other skills reach the host, at a new call what the called
+    skill may use, and at a secret that it has no value.
     """
     identity, hosts = reader_of(request), [right.value for right in rights if right.is_more and right.of == "network"]
     valueless = await without_value(request, [right.value for right in rights if right.of == "secret"])

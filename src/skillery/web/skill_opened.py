@@ -125,11 +125,11 @@ def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 async def without_value(request: PageRequest, secrets: Sequence[str]) -> frozenset[str]:
-    """Return the secrets of these that have no value on this server. If the values cannot be read, none is known."""
+    """Return those of the secrets that have no value on this server, or none if the values cannot be read."""
+    if not secrets:
+        return frozenset()
     try:
-        return frozenset(
-            set(secrets).difference(await asyncio.to_thread(request.site.state.secrets)) if secrets else ()
-        )
+        return frozenset(secrets).difference(await asyncio.to_thread(request.site.state.secrets))
     except SkilleryError:
         return frozenset()
 

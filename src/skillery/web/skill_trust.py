@@ -68,7 +68,7 @@ class Records(NamedTuple):
     granted: frozenset[str]
     """The secrets of the manifest that are granted to the skill."""
     valueless: frozenset[str]
-    """Those that have no value on this server."""
+    """The secrets of the manifest that have no value on this server."""
     is_removed: bool
     """Whether the source of the skill does not have it any more."""
     failure: FailureGroup | None = None

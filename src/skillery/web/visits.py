@@ -142,7 +142,7 @@ def check_form_type(headers: Mapping[str, str]) -> None:
 
 
 def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
-    """Return the fields of a form in order. Raise HttpRefusal 400 if it is invalid or has too many fields."""
+    """Return the fields of a form or query in order. Raise HttpRefusal 400 for invalid texts and too many fields."""
     try:
         return parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=most_fields, errors="strict")
     except ValueError:

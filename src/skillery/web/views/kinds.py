@@ -74,7 +74,7 @@ def disposition(path: str, kind: ContentKind) -> str:
 
 
 def decoded(head: bytes, *, is_whole: bool) -> str | None:
-    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, the last character may be cut."""
+    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, drop a cut last character."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
     except UnicodeDecodeError:
