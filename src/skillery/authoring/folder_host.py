@@ -1,4 +1,4 @@
-"""What runs of a folder get from this machine: blobs, which are files, and the skills that the folder requires.
+"""The host of the runs of a folder: their blobs, which are files, and the skills that the folder requires.
 
 Required skills are found among other folders and in a registry, in the versions that publishing would choose now.
 """
@@ -218,7 +218,7 @@ def _fitting(skill: SkillFolder, spec: str, by: str) -> SkillFolder:
 
 
 class RequiredSkill(NamedTuple):
-    """A required skill. `mount` is a stub if it has permissions."""
+    """A required skill. Its `mount` is a stub if the skill has permissions."""
 
     manifest: Manifest
     mount: SkillMount
@@ -238,7 +238,7 @@ class RequiredSkills:
     def of(self, manifest: Manifest) -> list[RequiredSkill]:
         """Return the skills that a skill requires, directly and indirectly."""
         names = [*manifest.requires]
-        for name in names:  # grows
+        for name in names:  # grows: required skills require skills too
             names += [each for each in self._skills[name].manifest.requires if each not in names]
         return [self._skills[name] for name in names]
 
@@ -279,4 +279,5 @@ async def _mounted(runs: FolderRuns, gate: Gate, skill: SkillFolder) -> Required
 
 
 async def no_stored_lock(name: str, version: Version, path: str = "") -> tuple[str, bytes | None]:
+    """Return no lock: a folder has no version in a registry."""
     return "", None

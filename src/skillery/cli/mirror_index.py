@@ -325,7 +325,7 @@ def _stored(server: _Server, name: str, version: str, path: str) -> bytes:
 
 
 def _called(server: _Server, kind: type[T], method: str, **params: object) -> T:
-    """Return the result of a method of the registry. Raise Unavailable if there is none of this kind."""
+    """Return the result of a method of the registry. Raise Unavailable if the answer has none of this `kind`."""
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer = server.read(urljoin(server.address, "/rpc"), MOST_BYTES, call)
     try:

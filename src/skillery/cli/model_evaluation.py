@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 MOST_FAILED = 10
 """The maximum number of failed trials that are printed."""
 KEY_VARIABLE = "MODEL_KEY"
-
-
 TRIALS = 3
+"""The number of trials of a task in a folder, without --trials."""
 
 
 class ModelOptions(NamedTuple):
-    """The options of a model as given: None if they are not."""
+    """The options of a model. None: the user has not given the option."""
 
     address: str | None
     name: str | None
@@ -37,7 +36,7 @@ class ModelOptions(NamedTuple):
     before: Path | None
 
     def plan(self) -> ModelPlan | None:
-        """Return what the options say about folders. Raise UsageError if they contradict each other."""
+        """Return the plan for folders, or None without a model. Raise UsageError if options contradict each other."""
         if self.budget is not None:
             raise click.UsageError("--budget is about a version on a server: with DIR, pass --max-tokens")
         if self.address is None or self.name is None:

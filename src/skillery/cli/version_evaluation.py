@@ -33,10 +33,10 @@ POLL_SECONDS = 0.5
 def evaluate_version(
     target: Target, name: str, version: str, model: ModelOptions | None, folder: Path | None, *, as_json: bool
 ) -> None:
-    """Start an evaluation, wait for its end, save its transcripts in the folder, and print its result. Exit with
-    CHECK_FAILED if it has none, or if the version is worse than the version before.
+    """Start an evaluation, wait for its end, save its transcripts in `folder`, and print its result.
 
-    With `model`, an agent does the tasks, too. Ctrl-C cancels the evaluation.
+    With `model`, an agent does the tasks, too. Ctrl-C cancels the evaluation. Exit with CHECK_FAILED if the evaluation
+    has no result, or if the version is worse than the version before.
     """
 
     async def work(client: AsyncClient) -> Any:

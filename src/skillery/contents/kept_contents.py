@@ -190,13 +190,14 @@ def _add_pack(
 
 
 TRANSCRIPT = "application/x-skillery-transcript"
+_IS_TRANSCRIPT = blobs.c.owner == SERVER.name, blobs.c.kind == TRANSCRIPT
 MOST_TRANSCRIPT = 1024 * 1024
 """The maximum size of a transcript in bytes."""
 
 
 class Transcripts:
-    """Stores transcripts as blobs of the server, which expire after `days`. 0: it stores none. `path` of a blob is the
-    public id of the evaluation.
+    """Stores transcripts as blobs of the server, which expire after `days`. 0: none is stored. The `path` of a blob is
+    the public id of its evaluation.
     """
 
     def __init__(self, database: Database, storage: Storage, days: int) -> None:
@@ -207,7 +208,7 @@ class Transcripts:
     def keep(self, evaluation: str, entries: Sequence[Mapping[str, Any]]) -> str:
         """Store a transcript as lines of JSON, and return its id, or "" if none is kept. Blocking.
 
-        After MOST_TRANSCRIPT, a last line has the number of the entries that are left out. Raise Unavailable if the
+        Beyond MOST_TRANSCRIPT, entries are left out, and a last line has their number. Raise Unavailable if the
         evaluation was purged.
         """
         if not self._days:
@@ -251,7 +252,7 @@ def _bounded_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
 
 def is_transcript() -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the blobs of transcripts that have not expired."""
-    return blobs.c.owner == SERVER.name, blobs.c.kind == TRANSCRIPT, blobs.c.expires_at > datetime.now(UTC)
+    return *_IS_TRANSCRIPT, blobs.c.expires_at > datetime.now(UTC)
 
 
 def _add_transcript(
@@ -270,8 +271,8 @@ def _add_transcript(
 def drop_transcripts(connection: Connection, version_id: int) -> list[str]:
     """Delete the transcripts of the evaluations of a version, and return the SHA-256 of their contents."""
     of_version = select(evaluations.c.evaluation).where(evaluations.c.version_id == version_id)
-    is_dropped = blobs.c.owner == SERVER.name, blobs.c.kind == TRANSCRIPT, blobs.c.path.in_(of_version)
-    return list(connection.scalars(delete(blobs).where(*is_dropped).returning(blobs.c.sha256)))
+    dropped = delete(blobs).where(*_IS_TRANSCRIPT, blobs.c.path.in_(of_version))
+    return list(connection.scalars(dropped.returning(blobs.c.sha256)))
 
 
 # -- Addresses under which callers download contents directly from the storage -----------------------------------------

@@ -204,7 +204,7 @@ _VERIFIED = "audit verified"
 
 
 class LastVerified(msgspec.Struct, frozen=True):
-    """When this registry last verified the whole trail, and the result."""
+    """The last verification of the whole trail by this registry."""
 
     at: datetime
     seq: int
@@ -230,5 +230,6 @@ def _note(connection: Connection, noted: bytes) -> None:
 
 
 def last_verified(connection: Connection) -> LastVerified | None:
+    """Return the last verification, or None if the trail was never verified."""
     stored = find_value(connection, _VERIFIED)
     return None if stored is None else msgspec.json.decode(stored, type=LastVerified)

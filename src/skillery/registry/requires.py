@@ -131,8 +131,8 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
     return [Required(row[-2], VersionRow(*row[:-2])) for row in rows]
 
 
-def closures_of(connection: Connection, version_ids: Iterable[int]) -> Mapping[int, list[Required]]:
-    """Return the versions that each of some versions requires, the direct ones first, by the id of the version."""
+def closures_of(connection: Connection, version_ids: Iterable[int]) -> defaultdict[int, list[Required]]:
+    """Return the versions that each of these versions requires, the direct ones first, by the id of the version."""
     closures = defaultdict[int, list[Required]](list)
     for row in connection.execute(_CLOSURES.where(version_closure.c.version_id.in_(list(version_ids)))):
         closures[row[-1]].append(Required(row[-2], VersionRow(*row[:-2])))

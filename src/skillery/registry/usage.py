@@ -214,7 +214,7 @@ def percentiles_of(connection: Connection, first: date, skill_ids: Sequence[int]
 
 def durations_by_day(
     connection: Connection, first: date, scope: Any, values: dict[str, Any]
-) -> dict[str, Counter[int]]:
+) -> defaultdict[str, Counter[int]]:
     """Return for each day the completed runs by bucket, of all skills for which the condition `scope` on `skills` is
     true.
     """

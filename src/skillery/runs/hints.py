@@ -24,7 +24,7 @@ NO_FOLDER = re.compile(r"(?:such file or directory(?::|, open)|existent director
 READS = re.compile(r"^    .*(?:\bread|\bload|\bopen\([^,()]*\))", re.MULTILINE)
 """Matches a line of a traceback that reads a file. For such a file, a folder is no remedy."""
 READ_ONLY = re.compile(r"ead-only file system(?:: |, \w{1,9} )'/skills|: Read-only file system|, mkdir '/skills/")
-WRITABLE = "the folder of the skill is read-only: let the script write below /workspace, and results below out/"
+WRITE_ELSEWHERE = "the folder of the skill is read-only: let the script write below /workspace, and results below out/"
 MAKE_FOLDER = "create the folder out before you write to it: "
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
@@ -248,7 +248,7 @@ def _other_hint(job: Job, stderr: str, why_less: str) -> tuple[str, str]:
     if not job.network and any(phrase in stderr for phrase in NO_NETWORK):
         return "network", why_less or how_to_allow(job, stderr)
     hint = f"{MAKE_FOLDER}mkdir -p out" if _lacks_folder(stderr, stderr) else ""
-    return "files", WRITABLE if READ_ONLY.search(stderr) else hint
+    return "files", WRITE_ELSEWHERE if READ_ONLY.search(stderr) else hint
 
 
 def _with_text(failure: Failure, hint: str) -> Failure:

@@ -207,12 +207,13 @@ async def list_runs(registry: Registry, identity: Identity, params: ListRuns) ->
 
 
 MOST_COUNTED = 2000
-"""The number of runs that the line above the list counts."""
+"""The maximum number of runs that a trend counts."""
 PARTS = 30
+"""The number of equal parts of the time of a trend."""
 
 
 class RunTrend(NamedTuple):
-    """The newest runs that match a filter, at most MOST_COUNTED, in equal parts of the time since the first of them."""
+    """Counts of the newest runs that match a filter, at most MOST_COUNTED, in PARTS of the time since the first one."""
 
     runs: int
     is_more: bool
@@ -225,7 +226,7 @@ class RunTrend(NamedTuple):
 
 
 def read_trend(connection: Connection, identity: Identity, params: ListRuns) -> RunTrend:
-    """Return the trend of the runs that `list_runs` lists with these params, whose errors it has raised."""
+    """Return the trend of the runs that `list_runs` lists with these params, which `list_runs` has checked."""
     status: Any = "" if params.status is msgspec.UNSET else params.status
     owner, now = params.identity if access.is_auditor(identity) else identity.name, datetime.now(UTC)
     matching = listing(owner, RunFilter(params.skill, status, params.since), now)

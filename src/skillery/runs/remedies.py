@@ -310,7 +310,7 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
             key, unit, words = _LIMITS[failure]
             heading = words.format((msgspec.json.decode(run.limits) or {}).get(key, 0) / unit)
             step = "completed" if skill else "again"
-    elif hint:
+    elif hint:  # its first sentence is the heading
         first, _, rest = hint.replace("; ", ". ", 1).partition(". ")
         heading, text = first.rstrip("."), f"{_sentence(rest)} {heading}.".strip()
     elif telling is not None and skill:

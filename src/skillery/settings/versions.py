@@ -91,7 +91,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evaluations of versions. `runs` is the number of trials that a server process tries at the same time, while no
     caller waits. 0: none. `model` and `grader` name models of the settings; without `grader`, the model grades too.
-    `budget` is that of one evaluation, `daily_budget` that of all evaluations of a day. 0 days: no transcript is kept.
+    `budget` is that of one evaluation, `daily_budget` that of all evaluations of a day. Transcripts of
+    agents are kept for `keep_transcripts_days`; 0: none is stored.
     """
 
     runs: Natural = 2

@@ -195,7 +195,7 @@ LOOKS_LIKE = (
     .where(_original.c.name == catalogue.c.looks_like, has_visibility("public", _original))
     .scalar_subquery()
 )
-"""The older skill that it looks like. The name of a skill that has become private since is not shown."""
+"""The older skill that a skill looks like. The name of an older skill that has become private is not shown."""
 COPY_OF = (
     select(_original.c.name)
     .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)

@@ -33,8 +33,9 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.uses import UsageDay, days_of, loads_by_program
 from skillery.registry.version_rows import Approval, Status, VersionRow
-from skillery.registry.visibility import WAS_PUBLISHED, View, has_visibility, parameters, seen_version, view_of
+from skillery.registry.visibility import WAS_PUBLISHED, View, parameters, seen_version, view_of
 from skillery.skills.catalogue_filters import is_listed
+from skillery.skills.catalogue_rows import LOOKS_LIKE
 from skillery.skills.namespaces import contact_for
 from skillery.versions.checks import Checks, checks_of
 
@@ -208,7 +209,6 @@ def _counts_by_group(view: View | None) -> Statement:
 _shown = skill_versions.alias("one")
 _first = skill_versions.alias("first")
 _latest = skill_versions.alias("latest")
-_original = skills.alias("original")
 _lower = skill_versions.alias("lower")
 _any = skill_versions.alias("any_version")
 
@@ -243,10 +243,7 @@ _FACTS = Statement(
         select(func.count()).where(skill_files.c.version_id == _shown.c.id).scalar_subquery(),
         _older,
         contact_for(skills.c.name),
-        select(_original.c.name)
-        .join_from(catalogue, _original, _original.c.name == catalogue.c.looks_like)
-        .where(catalogue.c.skill_id == skills.c.id, is_listed(), has_visibility("public", _original))
-        .scalar_subquery(),
+        select(LOOKS_LIKE).where(catalogue.c.skill_id == skills.c.id, is_listed()).scalar_subquery(),
     )
     .select_from(skills)
     .outerjoin(_shown, _shown.c.id == bindparam("of_version"))
