@@ -42,9 +42,9 @@ and INSTALLED is a folder of installed skills."""
 
 ALIASES = {"review", "admin", "more"}
 """Groups of commands that are also at the top."""
-WITHOUT_REQUEST = {"dev", "eval", "mirror run"}
-"""`dev` tries again until it is interrupted. Without prompts, `eval` searches nothing, and without a mirror,
-`mirror run` sends nothing.
+WITHOUT_REQUEST = {"bump", "dev", "eval", "mirror run", "test"}
+"""`dev` tries again until it is interrupted. Without prompts, `eval` searches nothing, without a mirror, `mirror run`
+sends nothing, and `bump` and `test` ask only for skills that a folder requires.
 """
 
 

@@ -426,6 +426,9 @@ def test_an_entry_has_the_facts_of_a_version(rpc: Rpc, publish: Publish, new_nam
             "success_rate_30d": None,
             "deprecated": None,
             "looks_like": None,
+            "copy_of": None,
+            "source": None,
+            "licence": "none",
         },
     }
     assert page.keys() == {"skills", "next_cursor"}

@@ -326,7 +326,7 @@ def remedy_of(run: RunRecord, telling: Telling | None, *, is_at_limit: bool) -> 
     elif refused:
         owner = "Its author adds it to permissions.network in skill.toml, and publishes a new version."
         heading, text = f"{refused[0]} is not in its permissions", owner
-    if step == "again" and "permissions.network" in f"{heading} {text}":
+    if step == "again" and "permissions.network" in f"{heading} {text}".lower():
         step = "owner"
     return Remedy(heading, text, message, step)
 
