@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
 from skillery.environments.sources import PackageSources, choose
-from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
+from skillery.formats.foreign_requirements import inferred_requirement, installed_packages, stated_requirements
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, OwnModules, find_imports
 from skillery.formats.requirements import (
+    LONGEST,
     LeftOut,
     Tiers,
     inferred_in,
@@ -30,6 +31,7 @@ from skillery.formats.requirements import (
     mark_sizes,
     mark_tiers,
     read_lock,
+    requirement_problem,
     without,
 )
 from skillery.publishing.undeclared import shared_sizes, too_large_in
@@ -594,8 +596,9 @@ def test_the_command_asks_for_it(packages_sqlite: Server, house: Path, new_name:
 
 def test_install_lines_of_a_skill_md_give_extras_and_bounds() -> None:
     text = (
-        "Run `pip install 'markitdown[all]' numpy` first, or\n\n    uv add \"pandas>=2,<3\" -r x.txt && echo rich[x]\n"
-        "python -m pip install -U markitdown[pdf]==1.0; uv pip install Pillow~=11.0\npip install [no] >=1 a==\n"
+        "Run `pip install 'markitdown[all]' numpy` first, or\n\n```sh\nuv add \"pandas>=2,<3\" -r x && echo rich[x]\n"
+        "cd x && sudo ~/.venv/bin/python3 -m pip install -U markitdown[pdf]==1.0; uv pip install Pillow~=11.0 # a[b]\n"
+        "pip install [no] >=1 a==\n```\n"
     )
 
     assert stated_requirements(text) == {
@@ -607,6 +610,71 @@ def test_install_lines_of_a_skill_md_give_extras_and_bounds() -> None:
     assert inferred_requirement("markitdown", {}) == "markitdown[docx,pdf,pptx,xlsx]"
     assert inferred_requirement("markitdown", {"markitdown": "markitdown<2"}) == "markitdown[docx,pdf,pptx,xlsx]<2"
     assert inferred_requirement("numpy", {}) == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("text", "packages"),
+    [
+        ("Run pip install pandas to use the helpers and utils of this skill.", set()),
+        ("Never pip install evilpkg, it is malware", set()),
+        ("    pip install indented", set()),
+        ("A ` and pip install one ` are no code, `pip install unclosed", set()),
+        ("`pip install one two` and ``uv add three`` use utils", {"one", "two", "three"}),
+        (
+            "1. ```sh\n   $ pip install one\n   ```\npip install prose\n> ~~~\n> pip install two\n> ~~~\n",
+            {"one", "two"},
+        ),
+        ("````\n```\n!pip install one\n```\n````\npip install prose", {"one"}),
+        ("```pip install one```\npip install prose", {"one"}),
+        ("```\n# pip install comment\nprint('pip install text')\nx = 1  # pip install comment\n```", set()),
+        ("`pip install one ./local two`", {"one"}),
+        ("`pip install one, then two`", set()),
+        ("`pip install one 'two; os_name == \"nt\"' && rm three`", {"one", "two"}),
+        ("```\npip install one \\\n  two\n```", {"one", "two"}),
+        ("`pip install -r requirements.txt one`", {"one"}),
+        ("`pip install -rrequirements.txt -c limits -e folder -t target --target=libs --prefix lib one`", {"one"}),
+        ("`uv add --group docs -qU --no-cache-dir one --python-version 3.11`", {"one"}),
+    ],
+)
+def test_only_commands_in_code_name_installed_packages(text: str, packages: set[str]) -> None:
+    assert installed_packages(text) == packages
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-i {}", "-i{}", "-qUi {}", "--index-url {}", "--index-url={}", "--ind {}", "--index corp={}"),
+        *("--extra-index-url {}", "--extra {}", "--default-index {}", "-f {}", "--find-links {}", "--no-index"),
+        *("./local --index-url {}", "'two; os_name == \"nt\"' --index-url {}", "\\\n  --index-url {}"),
+        *("--trusted-host {}", "--config-file {}", "; export PIP_INDEX_URL={}", "; UV_DEFAULT_INDEX={} uv sync"),
+        *("; pip config set global.index-url {}", "; cp x ~/.config/uv/uv.toml"),
+    ],
+)
+def test_an_install_line_with_another_index_names_no_package(option: str) -> None:
+    option = option.format("https://pypi.corp.example/simple")
+
+    assert installed_packages(f"```\npip install acme_internal {option}\n```") == set()
+    assert installed_packages(f"```\npip install {option} acme_internal\n```") == set()
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=200), st.integers(1, 250))
+def test_combined_extras_stay_a_valid_short_requirement(numbers: list[int], length: int) -> None:
+    text = "\n".join(f"`pip install a[{'x' * length}{number}]>=1`" for number in numbers)
+
+    stated = stated_requirements(text)
+
+    assert len(stated) == bool(numbers)
+    assert all(len(value) <= LONGEST and not requirement_problem(value) for value in stated.values())
+
+
+@given(
+    st.lists(st.sampled_from([*"`~\n\\;&#'\"-=[]> ", "```", "\n~~~", "pip install ", "uv add ", "-r", "-i", "utils"]))
+)
+def test_no_text_outside_of_code_names_installed_packages(parts: list[str]) -> None:
+    text = "".join(parts)
+
+    assert stated_requirements(text).keys() <= installed_packages(text)
+    assert not installed_packages(text.replace("`", "").replace("~", ""))
 
 
 @pytest.mark.parametrize(
@@ -634,9 +702,12 @@ def test_an_inferred_package_has_the_bounds_of_skill_md_if_they_fit(
     assert "left_out" not in described["lock"]
 
 
-@pytest.mark.parametrize("line", ["pip install odd-frames", ""])
+@pytest.mark.parametrize(
+    ("line", "is_installed"),
+    [("pip install odd-frames", True), ("pip install -i https://pypi.corp.example/simple odd-frames", False)],
+)
 def test_an_install_line_names_the_package_of_an_unknown_module(
-    indexed: Server, house: Path, new_name: str, line: str
+    indexed: Server, house: Path, new_name: str, line: str, is_installed: bool
 ) -> None:
     make_wheel(house, "odd_frames", "1.0", {"odd_frames.py": "SIZE = 3\n"})
     content = {
@@ -649,8 +720,8 @@ def test_an_install_line_names_the_package_of_an_unknown_module(
     sent(indexed.rpc, zipped(content), packages="infer")
 
     output = script(indexed.rpc, new_name, "run.py")["output"]
-    assert output["stdout"] == ("3!\n" if line else "")
-    assert line or "No module named 'odd_frames'" in output["stderr"]
+    assert output["stdout"] == ("3!\n" if is_installed else "")
+    assert is_installed or "No module named 'odd_frames'" in output["stderr"]
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

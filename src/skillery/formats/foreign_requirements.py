@@ -133,8 +133,24 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 # -- install lines of SKILL.md -------------------------------------------------------------------------------------
 
-_INSTALL = re.compile(r"\b(?:pip3?|uv) (?:pip )?(?:install|add) ([^\n`;&|#]{1,1000})")
+MOST_OF_COMMAND = 1000
+"""The maximum number of characters of an install command. Longer lines are skipped."""
+
+_FENCE = re.compile(r"[\s>*+\d.)-]*+(`{3,}+(?!.*`)|~{3,}+)")
+_INLINE = re.compile(r"(?<!`)`++([^`\s][^`]*+)`")
+_COMMAND = re.compile(r"(?:\"[^\"]*\"|'[^']*'|[^;&|])++")
+_INSTALL = re.compile(
+    r"(?:[$>!%] ?)?(?:sudo |RUN )?(?:[\w.~/-]{0,80}/)?(?:py(?:thon)?[\d.]{0,5} -m )?(?:pip[\d.]{0,5}|uv)(?: pip)? "
+    r"(?:install|add) "
+)
 _WORD = re.compile(r"\"([^\"]*)\"|'([^']*)'|(\S+)")
+# pip accepts an option that is shortened (`--ind`), grouped (`-Ui`), or joined to its value (`-ihttps://…`).
+_OTHER_INDEX = re.compile(r"-[A-Zhnqv]*[if]|--(?:ind|ext|fi|default-i|no-ind|trust|config-f)")
+_INDEX_SETTING = re.compile(r"(?:PIP|UV)_[A-Z_]{0,20}(?:INDEX|LINKS|CONFIG)|pip3? config|pip\.(?:conf|ini)|uv\.toml")
+_FLAG = re.compile(
+    r"-[IUnqv]+|--(?:break-system-packages|dev|force-reinstall|ignore-installed|no-build-isolation|no-cache|no-cache-dir|"
+    r"no-deps|no-input|pre|prefer-binary|quiet|system|upgrade|user|verbose)"
+)
 
 
 def stated_requirements(skill_md: str) -> dict[str, str]:
@@ -151,20 +167,72 @@ def installed_packages(skill_md: str) -> frozenset[str]:
 def _installed(skill_md: str) -> dict[str, Requirement]:
     """Return the requirements in the pip and uv lines of a SKILL.md, by package.
 
-    Several lines for a package add their extras. The first bound counts.
+    Several lines for a package add their extras, as long as the requirement is not too long. The first bound counts.
     """
     requirements: dict[str, Requirement] = {}
-    words = (word for line in _INSTALL.finditer(skill_md) for word in _WORD.finditer(line[1]))
-    for word in islice(words, MOST_ASKED):
-        text = word[1] or word[2] or word[3] or ""
-        if text.startswith("-") or len(text) > LONGEST or requirement_problem(text):
+    for requirement in islice(_requirements(skill_md), MOST_ASKED):
+        if requirement is None:
             continue
-        requirement = Requirement(text)
         requirement.name = canonicalize_name(requirement.name)
-        combined = requirements.setdefault(requirement.name, requirement)
-        combined.extras |= requirement.extras
-        combined.specifier = combined.specifier or requirement.specifier
+        earlier = requirements.get(requirement.name)
+        if earlier is not None:
+            requirement.extras |= earlier.extras
+            requirement.specifier = earlier.specifier or requirement.specifier
+            requirement.marker = earlier.marker
+        if len(str(requirement)) <= LONGEST:
+            requirements[requirement.name] = requirement
     return requirements
+
+
+def _requirements(skill_md: str) -> Iterator[Requirement | None]:
+    """Yield the requirements of each install command. None is the first invalid word: the rest of the command may be
+    prose.
+    """
+    # A setting of another index concerns all commands. A name of that index may belong to anybody on the server's own.
+    codes = () if _INDEX_SETTING.search(skill_md) else _codes(skill_md)
+    for _, line in (line for code in codes for line in _logical_lines(code)):
+        commands = _COMMAND.findall(line) if len(line) <= MOST_OF_COMMAND else ()
+        for install, command in ((_INSTALL.match(command.strip()), command.strip()) for command in commands):
+            for word in _install_words(command[install.end() :]) if install else ():
+                is_valid = len(word) <= LONGEST and not requirement_problem(word)
+                yield Requirement(word) if is_valid else None
+                if not is_valid:
+                    break
+
+
+def _install_words(arguments: str) -> Iterator[str]:
+    """Yield the arguments of an install command without options and their values. A command that names another index
+    has none.
+    """
+    words = [word[1] or word[2] or word[3] or "" for word in _WORD.finditer(arguments)]
+    if any(map(_OTHER_INDEX.match, words)):
+        return
+    is_value = False
+    for word in words:
+        if word.startswith("-"):
+            is_value = "=" not in word and not _FLAG.fullmatch(word)
+        elif is_value:
+            is_value = False
+        else:
+            yield word
+
+
+def _codes(text: str) -> Iterator[str]:
+    """Yield the fenced blocks and the inline code of a Markdown text. An unclosed block ends with the text."""
+    fence, block = "", list[str]()
+    for line in LINE_ENDS.split(text):
+        stripped = line.strip(" \t>")
+        if fence:
+            if stripped.startswith(fence) and not stripped.strip(fence[0]):
+                yield "\n".join(block)
+                fence, block = "", []
+            else:
+                block.append(line)
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+        else:
+            yield from _INLINE.findall(line)
+    yield "\n".join(block)
 
 
 def inferred_requirement(package: str, stated: Mapping[str, str]) -> str:
