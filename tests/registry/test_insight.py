@@ -28,7 +28,7 @@ from skillery.registry.usage import thin_out
 from skillery.skills.reach import MOST_TARGETS, OTHERS, count_reach
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
-from tests.support.browser import token_of
+from tests.support.browser import Browser, token_of
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import await_early_day, eventually
 
@@ -273,6 +273,34 @@ def test_reach_has_required_skills_with_the_permissions_of_their_calls(org: Serv
         mail: [top],
         f"{top}x": [],
     }
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_reach_counts_required_skills_that_the_caller_may_not_see(org: Server, new_name: str) -> None:
+    base, middle, top = f"{new_name}a.base", f"{new_name}a.middle", f"{new_name}b.top"
+    host, key = f"https://h.{new_name}.example", f"{new_name.upper()}_KEY"
+    ann, bob = publisher_of(org.url, "ann", f"{new_name}a"), publisher_of(org.url, "bob", f"{new_name}b")
+    ann.create(base, permissions={"network": [host], "secrets": [key]})
+    ann.create(middle, requires={"skills": {base: "*"}})
+    for name in (base, middle):
+        ann("set_visibility", name=name, visibility="public")
+    bob.create(top, requires={"skills": {middle: "*"}})
+    ann("set_visibility", name=base, visibility="private")
+
+    [reach] = bob("list_reach")["skills"]
+
+    assert ([each["name"] for each in reach["requires"]], reach["requires_hidden"]) == ([middle], 1)
+    assert all(bob("list_reach", target=target)["skills"] == [] for target in (base, host, key))
+    assert [skill["name"] for skill in bob("list_reach", target=middle)["skills"]] == [top]
+    assert ann("list_reach", skill=middle)["skills"][0]["requires_hidden"] == 0
+    assert [skill["name"] for skill in ann("list_reach", target=host)["skills"]] == [base, middle]
+    token = {"x-who": "bob;person;read run publish;" + f"{new_name}b.*"}
+    browser = Browser(org.url, accept="text/html", **token)
+    assert f"{top},skill,1 hidden skill,,,,,,,," in browser.get("/insight/reach?as=csv").text.splitlines()
+    for path in ("/insight/reach", f"/s/{top}/insight"):
+        page = browser.get(path).text
+        assert "1 hidden skill" in page
+        assert base not in page
 
 
 def test_refused_hosts_of_a_day_are_bounded(database: Database) -> None:

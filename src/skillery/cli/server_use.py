@@ -99,7 +99,9 @@ class _Reach(Table):
         rows = []
         for skill in answer["skills"]:
             row = dict.fromkeys(("granted", "runs", "refused", "last_day")) | {"skill": skill["name"], "kind": "skill"}
-            required = ({"target": f"{each['name']}@{each['version']}"} for each in skill["requires"])
+            required = [{"target": f"{each['name']}@{each['version']}"} for each in skill["requires"]]
+            if hidden := skill.get("requires_hidden"):
+                required.append({"target": f"{hidden} hidden skill{'s' * (hidden != 1)}"})
             rows += [row | target for target in (*skill["reach"], *required)]
         super().__call__({**answer, self.key: rows})
 

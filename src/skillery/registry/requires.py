@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -131,14 +132,6 @@ def closure_of(connection: Connection, name: str, digest: str) -> list[Required]
     return [Required(row[-2], VersionRow(*row[:-2])) for row in rows]
 
 
-def closures_of(connection: Connection, version_ids: Iterable[int]) -> defaultdict[int, list[Required]]:
-    """Return the versions that each of these versions requires, the direct ones first, by the id of the version."""
-    closures = defaultdict[int, list[Required]](list)
-    for row in connection.execute(_CLOSURES.where(version_closure.c.version_id.in_(list(version_ids)))):
-        closures[row[-1]].append(Required(row[-2], VersionRow(*row[:-2])))
-    return closures
-
-
 def closure_of_row(connection: Connection, row: VersionRow) -> list[Required]:
     """Return the versions that a version requires, without a statement if it requires none."""
     return closure_of(connection, row.name, row.digest) if may_require(row.manifest_json) else []
@@ -153,13 +146,31 @@ class SeenClosure(NamedTuple):
 
 def seen_closure(connection: Connection, identity: Identity, row: VersionRow) -> SeenClosure:
     """Return the versions that a version requires, without the names of skills that the identity may not see."""
-    closure = closure_of_row(connection, row)
-    seen = [
-        each
-        for each in closure
-        if sees_skill(connection, identity, each.row.skill_id, each.row.name, each.row.visibility)
-    ]
+    return _seen(closure_of_row(connection, row), _sees_skills(connection, identity))
+
+
+def seen_closures(connection: Connection, identity: Identity, version_ids: Iterable[int]) -> Mapping[int, SeenClosure]:
+    """Return what `seen_closure` returns, for several versions by their id."""
+    closures = defaultdict[int, list[Required]](list)
+    for row in connection.execute(_CLOSURES.where(version_closure.c.version_id.in_(ids := list(version_ids)))):
+        closures[row[-1]].append(Required(row[-2], VersionRow(*row[:-2])))
+    sees = _sees_skills(connection, identity)
+    return {version_id: _seen(closures[version_id], sees) for version_id in ids}
+
+
+def _seen(closure: Sequence[Required], sees: Callable[[VersionRow], bool]) -> SeenClosure:
+    seen = [each for each in closure if sees(each.row)]
     return SeenClosure(seen, len(closure) - len(seen))
+
+
+def _sees_skills(connection: Connection, identity: Identity) -> Callable[[VersionRow], bool]:
+    """Return a function that says whether the identity sees the skill of a row. Each skill is looked up once."""
+
+    @cache
+    def sees(skill_id: int, name: str, visibility: str) -> bool:
+        return sees_skill(connection, identity, skill_id, name, visibility)
+
+    return lambda row: sees(row.skill_id, row.name, row.visibility)
 
 
 def count_dependents(connection: Connection, version_id: int) -> int:

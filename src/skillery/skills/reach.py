@@ -20,10 +20,10 @@ from skillery.formats.network import parse_network_pattern
 from skillery.identity.secret_grants import granted
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
-from skillery.registry.requires import closures_of
+from skillery.registry.requires import seen_closures
 from skillery.registry.usage import adding, day_of, first_day
 from skillery.registry.uses import ContentParts
-from skillery.registry.visibility import parameters
+from skillery.registry.visibility import parameters, sees_each, view_of
 from skillery.skills.catalogue_filters import is_listed
 from skillery.skills.descriptions import RequiredSkill, required_skills
 from skillery.skills.figures import covering
@@ -128,6 +128,7 @@ class SkillReach(msgspec.Struct, frozen=True):
     version: str
     reach: Annotated[list[Reach], Meta(description="Hosts, then secrets, each by name")]
     requires: Annotated[list[RequiredSkill], Meta(description="All required versions, the direct ones first")]
+    requires_hidden: Annotated[int, Meta(description="Number of further required skills, which the caller may not see")]
 
 
 class ReachPage(msgspec.Struct, frozen=True):
@@ -161,7 +162,7 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
     requires = exists().where(version_closure.c.version_id == catalogue.c.version_id)
     where = [or_(catalogue.c.network, catalogue.c.secrets, exists().where(*uses), requires)]
     if params.target:
-        where = [or_(*_reaching(params.target), exists().where(*uses, reach_days.c.target == params.target))]
+        where = [or_(*_reaching(identity, params.target), exists().where(*uses, reach_days.c.target == params.target))]
     if params.skill:
         where.append(catalogue.c.name == params.skill)
     statement = (
@@ -176,13 +177,14 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
     rows: Sequence[Any] = connection.execute(statement, parameters(identity)).all()
     page = rows[: params.limit]
     hosts, counts = _hosts(connection, page), _counts(connection, page, first)
-    closures = closures_of(connection, [row.version_id for row in page])
+    closures = seen_closures(connection, identity, [row.version_id for row in page])
     listed = [
         SkillReach(
             row.name,
             row.version,
             _reach(connection, row, hosts[row.version_id], counts[row.skill_id]),
-            required_skills(row, closures[row.version_id]),
+            required_skills(row, closures[row.version_id].required),
+            closures[row.version_id].hidden,
         )
         for row in page
     ]
@@ -192,9 +194,9 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
 _required = skill_versions.alias("required")
 
 
-def _reaching(target: str) -> list[Any]:
-    """Return the conditions for versions that declare a host or secret, or that require a skill: the target, or one
-    whose calls may reach the target.
+def _reaching(identity: Identity, target: str) -> list[Any]:
+    """Return the conditions for versions that declare a host or secret, or that require a skill that the identity
+    sees: the target, or one whose calls may reach the target.
     """
     pattern = parse_network_pattern(target)
     hosts = [target] if isinstance(pattern, str) else covering(pattern)
@@ -208,6 +210,8 @@ def _reaching(target: str) -> list[Any]:
         skills.c.id == _required.c.skill_id,
         or_(skills.c.name == target, *(declares(host, _required) for host in hosts)),
     )
+    if (view := view_of(identity)) is not None:
+        requires = requires.where(sees_each(view, skills, skills.c.id))
     # A manifest has the name of its own skill, which has a dot. Names of secrets have none.
     by_name = [catalogue.c.secrets & declares(target, skill_versions)] if "." not in target else []
     return [catalogue.c.version_id.in_(reaches), *by_name, catalogue.c.version_id.in_(requires)]

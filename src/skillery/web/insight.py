@@ -19,6 +19,7 @@ from skillery.runs.failures import FailureGroup, ListFailures, list_failures
 from skillery.skills.insight import ActivityReport, GetActivity, ListSearches, get_activity, has_insight, list_searches
 from skillery.skills.reach import ListReach, ReachPage, by_target, list_reach, secrets_of
 from skillery.versions.dependents import ListDependents, list_dependents
+from skillery.web.display import counted
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skill_opened import open_version, page_of, sees_insight, without_value
@@ -185,6 +186,8 @@ def _reach(page: ReachPage) -> Iterator[dict[str, Any]]:
             yield row | {"kind": "skill", "target": f"{each.name}@{each.version}"}
             for kind, targets in (("host", each.network), ("secret", each.secrets)):
                 yield from (row | {"kind": kind, "target": target, "through": each.name} for target in targets)
+        if skill.requires_hidden:
+            yield row | {"kind": "skill", "target": counted(skill.requires_hidden, "hidden skill")}
 
 
 _REACH_COLUMNS = "skill kind target declared granted runs refused bytes_out bytes_in last_day"
