@@ -59,6 +59,17 @@ def test_skills_with_long_similar_paths_keep_their_names(rpc: Rpc, new_name: str
         assert reason.startswith(f"'{new_name}.rep' is another skill of this import")
 
 
+@pytest.mark.parametrize("source", ["https://ann:s3cret@git.example.com/x.git", "https://git.example.com/x?token=1"])
+def test_a_source_with_credentials_is_refused(rpc: Rpc, new_name: str, source: str) -> None:
+    """All readers of an imported skill see its source."""
+    refused = rpc.http.post(
+        "/import", params={"namespace": new_name, "source": source}, content=zipped({"a/SKILL.md": "x"})
+    )
+    assert refused.status_code == 400
+    assert "is an address with a user, password or query" in refused.text
+    assert "s3cret" not in refused.text
+
+
 def test_a_skill_that_moves_in_its_source_keeps_its_name(rpc: Rpc, new_name: str) -> None:
     step = {"namespace": new_name, "source": "tools"}
     before = {"a/pdf/SKILL.md": skill_md("pdf", "One."), "b/pdf/SKILL.md": skill_md("pdf", "Two.")}

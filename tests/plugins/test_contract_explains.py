@@ -74,7 +74,7 @@ class TestForgets(SecretsContract):
     @pytest.fixture
     def secrets(self): return Forgets()
 """,
-        "test_the_names_are_sorted or (comes_out and 2)",
+        "test_the_names_are_sorted or (stored_value and 2)",
         [
             "['B', 'a', '_C', 'A'] == ['A', 'B', '_C', 'a']",
             "`names` returns the names of all values, sorted by their characters.",

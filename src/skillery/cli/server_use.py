@@ -60,9 +60,8 @@ usage = Verb(
     pages="all",
     help="""Show how often skills were read and run in the last 30 days.
 
-    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. Only programs that name
-    themselves are counted, not browsers. New counts appear after at most ten seconds.
-    """,
+    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. Browsers and programs that
+    do not name themselves are not counted. New counts appear after at most ten seconds.""",
 )
 quota = Verb(
     "quota",
@@ -99,10 +98,9 @@ class _Reach(Table):
         rows = []
         for skill in answer["skills"]:
             row = dict.fromkeys(("granted", "runs", "refused", "last_day")) | {"skill": skill["name"], "kind": "skill"}
-            required = [{"target": f"{each['name']}@{each['version']}"} for each in skill["requires"]]
-            if hidden := skill.get("requires_hidden"):
-                required.append({"target": f"{hidden} hidden skill{'s' * (hidden != 1)}"})
-            rows += [row | target for target in (*skill["reach"], *required)]
+            required = [f"{each['name']}@{each['version']}" for each in skill["requires"]]
+            hidden = [f"{count} hidden" for count in [skill.get("requires_hidden")] if count]
+            rows += [row | target for target in (*skill["reach"], *({"target": name} for name in required + hidden))]
         super().__call__({**answer, self.key: rows})
 
 

@@ -2103,6 +2103,8 @@ class SkillReach(TypedDict):
     """Hosts, then secrets, each by name."""
     requires: list[RequiredSkill]
     """All required versions, the direct ones first."""
+    requires_hidden: int
+    """Number of further required skills, which the caller may not see."""
 
 
 class ReachPage(TypedDict):

@@ -96,6 +96,13 @@ def _source(values: dict[str, str], key: str) -> str:
     source = values.get(key, "")
     if len(source) > 200 or not source.isprintable():
         raise InvalidParams(f"the parameter '{key}' is longer than 200 characters or not printable", param=key)
+    host = source.partition("://")[2].partition("/")[0]
+    if "@" in host or (host and "?" in source):
+        raise InvalidParams(
+            f"the parameter '{key}' is an address with a user, password or query, and readers of the skill see it",
+            hint="Pass the address without them.",
+            param=key,
+        )
     return source
 
 
