@@ -453,3 +453,4 @@ def test_a_stated_source_of_another_namespace_hides_no_look_alike(org: Server, n
     assert imported(new_name, "olga", "table") == ""
     assert imported(new_name, "omar", "same-team") == ""
     assert imported(f"{new_name}z", "omar", "copied") == original
+    assert imported(f"{new_name}.two", "otto", "sibling") == original

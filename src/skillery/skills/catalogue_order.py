@@ -177,7 +177,7 @@ def _origin_of(row: _Marked) -> tuple[str, str | None]:
 
 
 def _namespace_of(name: str) -> str:
-    return name.partition(".")[0]
+    return name.rpartition(".")[0]
 
 
 _ALLOW = Change(
@@ -197,8 +197,8 @@ _ALLOW = Change(
 
 
 def allow_same_source(connection: Connection, name: str, source: str) -> None:
-    """Note that a skill was imported from a source: it does not look like another skill of the same source in its
-    namespace.
+    """Note that a skill was imported from a source: it does not look like another skill of the same source in or below
+    its namespace.
     """
     namespace = _namespace_of(name)
     # "/" is the next character after ".", and no name has it.

@@ -196,18 +196,23 @@ LOOKS_LIKE = (
     .scalar_subquery()
 )
 """The older skill that a skill looks like. The name of an older skill that has become private is not shown."""
+_OLDER = (
+    select(_same_words.c.skill_id)
+    .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)
+    .where(_own_words.c.skill_id == catalogue.c.skill_id, _same_words.c.skill_id < catalogue.c.skill_id)
+    .order_by(_same_words.c.skill_id)
+    .limit(literal_column("20"))
+    .correlate(catalogue)
+)
 COPY_OF = (
     select(_original.c.name)
-    .join_from(_own_words, _same_words, _same_words.c.copy_key == _own_words.c.copy_key)
-    .join(_original, _original.c.id == _same_words.c.skill_id)
-    .where(_own_words.c.skill_id == catalogue.c.skill_id, _same_words.c.skill_id < catalogue.c.skill_id)
-    .where(has_visibility("public", _original))
-    .order_by(_same_words.c.skill_id)
+    .where(_original.c.id.in_(_OLDER), has_visibility("public", _original))
+    .order_by(_original.c.id)
     .limit(literal_column("1"))
     .correlate(catalogue)
     .scalar_subquery()
 )
-"""The oldest public skill with the same contents."""
+"""The oldest public skill with the same contents, among the 20 oldest: private copies are without number."""
 SOURCE = (
     select(import_aliases.c.source)
     .where(import_aliases.c.name == catalogue.c.name, import_aliases.c.owns)
