@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Engine, event, insert, update
 
+from skillery.database import Database
+from skillery.database.tables import blobs, holds, objects
+from skillery.maintenance.garbage import Sweep
+from skillery.maintenance.garbage_steps import AT_ONCE, expired_blobs
 from skillery.workspaces.rows import SNAPSHOTS
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.maintenance.test_garbage import NO_GRACE, put, stored, sweep
@@ -222,3 +229,40 @@ def test_holds_have_an_end_a_list_and_audit_entries(server: Server, admin: Calle
 def test_a_hold_names_existing_data(admin: Caller, kind: str, name: str, error: str) -> None:
     assert admin.error("add_hold", kind=kind, name=name, reason="x")["data"]["type"] == error
     assert admin.error("remove_hold", id="none", reason="x")["data"]["type"] == "hold_not_found"
+
+
+def test_a_sweep_reads_held_runs_once_and_notices_a_new_hold(database: Database) -> None:
+    """The read of held runs is the only statement about their evidence, however many batches follow."""
+    ids = [f"blob:{number}" for number in range(3 * AT_ONCE)]
+    values = {"kind": "a/b", "size_bytes": 1, "sha256": "0" * 64, "is_text": True, "owner": "ann"}
+    past = datetime.now(UTC) - timedelta(days=1)
+    hold = {"hold": "h", "kind": "identity", "name": "ann", "reason": REASON, "created_at": past}
+    hold |= {"identity": "admin", "identity_kind": "person"}
+
+    def fill(connection: Connection) -> None:
+        connection.execute(insert(objects).values(sha256="0" * 64, size_bytes=1, data=b"x"))
+        rows = [{"id": blob_id, "created_at": past, "expires_at": past, **values} for blob_id in ids]
+        connection.execute(insert(blobs), rows)
+
+    database.write_now(fill)
+    asked, statements = [0], list[str]()
+
+    def add_hold_before_the_second_batch() -> bool:
+        asked[0] += 1
+        if asked[0] == 3:
+            database.write_now(lambda connection: connection.execute(insert(holds).values(**hold)))
+        return False
+
+    def note(*call: Any) -> None:
+        statements.append(call[2])
+
+    first = expired_blobs(database, timedelta(), Sweep(dry_run=False, stopped=add_hold_before_the_second_batch))
+    database.write_now(lambda connection: connection.execute(update(holds).values(removed_at=past)))
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        rest = expired_blobs(database, timedelta(), Sweep(dry_run=False, stopped=lambda: False))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    assert (first.count, rest.count) == (AT_ONCE, 2 * AT_ONCE)
+    assert len([statement for statement in statements if "evidence_json" in statement]) == 1

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
+    ScalarSelect,
     Select,
     Text,
     and_,
@@ -93,24 +94,41 @@ def unheld_blobs(dialect: str) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def unheld_workspaces(dialect: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions for workspaces that no live hold keeps, neither of their owner nor of their runs."""
+def unheld_workspaces(dialect: str, workspace_id: str | None = None) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for workspaces that no live hold keeps, neither of their owner nor of their runs.
+
+    With `workspace_id`, the conditions hold for this workspace only, and read no runs of other identities.
+    """
+    owner = None if workspace_id is None else _owner_of(workspace_id)
     of_workspace = workspace_snapshots.c.workspace_id == workspaces.c.id
-    is_evidence = exists().where(of_workspace, not_(and_(*_unheld_by_runs(dialect))))
+    is_evidence = exists().where(of_workspace, not_(and_(*_unheld_by_runs(dialect, owner))))
     return workspaces.c.identity.not_in(_held("identity")), not_(is_evidence)
 
 
-def unheld_snapshots(dialect: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions for snapshots that no live hold keeps: those of its owner, and of its runs."""
-    of_identities = select(workspaces.c.id).where(workspaces.c.identity.in_(_held("identity")))
-    return workspace_snapshots.c.workspace_id.not_in(of_identities), *_unheld_by_runs(dialect)
+def unheld_snapshots(dialect: str, workspace_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for snapshots of a workspace that no live hold keeps, neither of its owner nor of its
+    runs.
+    """
+    owner = _owner_of(workspace_id)
+    return owner.not_in(_held("identity")), *_unheld_by_runs(dialect, owner)
 
 
-def _unheld_by_runs(dialect: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the SQL conditions for snapshots that no held run has saved, started with, or left."""
+def number_of_holds() -> ScalarSelect[int]:
+    """Return the number of all holds in SQL. No hold is deleted, so the number changes with each new hold."""
+    return select(func.count()).select_from(holds).scalar_subquery()
+
+
+def _owner_of(workspace_id: str) -> ScalarSelect[str]:
+    # An alias, because a statement about workspaces must not replace the condition by its own.
+    owned = workspaces.alias()
+    return select(owned.c.identity).where(owned.c.id == workspace_id).scalar_subquery()
+
+
+def _unheld_by_runs(dialect: str, owner: ScalarSelect[str] | None) -> tuple[ColumnElement[bool], ...]:
+    """Return the SQL conditions for snapshots that no held run of their owner has saved, started with, or left."""
     saved_by, digest = workspace_snapshots.c.run_id, workspace_snapshots.c.digest
-    used = _values_in(dialect, runs.c.workspace_json, "sha256:[0-9a-f]{64}")
-    return or_(saved_by.is_(None), saved_by.not_in(_held_runs())), digest.not_in(used)
+    used = _values_in(dialect, runs.c.workspace_json, "sha256:[0-9a-f]{64}", owner)
+    return or_(saved_by.is_(None), saved_by.not_in(_held_runs(owner))), digest.not_in(used)
 
 
 def _held(kind: Kind) -> Select[Any]:
@@ -129,19 +147,23 @@ def _held_trees() -> Select[Any]:
     return select(tree.c.id)
 
 
-def _held_runs() -> CompoundSelect[Any]:
-    """Return the ids of all held runs. Each part reads an index of `runs`."""
-    of_identities = select(runs.c.id).where(runs.c.identity.in_(_held("identity")))
-    return union_all(_held_trees(), of_identities, select(runs.c.id).where(runs.c.skill_id.in_(_held_skills())))
+def _held_runs(owner: ScalarSelect[str] | None = None) -> CompoundSelect[Any]:
+    """Return the ids of all held runs, or of those of an identity. Each part reads an index of `runs`."""
+    of_owner = true() if owner is None else runs.c.identity == owner
+    named = _held_trees() if owner is None else select(runs.c.id).where(of_owner, runs.c.id.in_(_held_trees()))
+    of_identities = select(runs.c.id).where(of_owner, runs.c.identity.in_(_held("identity")))
+    return union_all(named, of_identities, select(runs.c.id).where(of_owner, runs.c.skill_id.in_(_held_skills())))
 
 
-def _values_in(dialect: str, column: ColumnElement[Any], pattern: str) -> Select[Any]:
-    """Return the texts in a JSON column of all held runs that match a regular expression.
+def _values_in(
+    dialect: str, column: ColumnElement[Any], pattern: str, owner: ScalarSelect[str] | None = None
+) -> Select[Any]:
+    """Return the texts in a JSON column of held runs, of all or of an identity, that match a regular expression.
 
     On SQLite, which has no regular expressions, return all texts with the first characters of the pattern.
     """
     prefix = pattern.partition("[")[0]
-    of_held = runs.c.id.in_(_held_runs()), column.contains(prefix)
+    of_held = runs.c.id.in_(_held_runs(owner)), column.contains(prefix)
     if dialect == "postgresql":
         # Not jsonb, which refuses JSON that callers may send: NUL characters and very large numbers.
         matches = func.regexp_matches(column, pattern, "g", type_=ARRAY(Text))

@@ -7,12 +7,12 @@ without a row can remain, which the next sweep deletes. A row without its file c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, and_, delete, exists, func, literal_column, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, literal_column, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
@@ -28,17 +28,19 @@ from skillery.database.tables import (
 )
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.environments.store import Environments
-from skillery.identity.holds import unheld_blobs
+from skillery.identity.holds import number_of_holds, unheld_blobs
 from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 from skillery.trust.matching import forget_expired
 from skillery.workspaces.snapshots import AT_ONCE as EXPIRED_AT_ONCE
-from skillery.workspaces.snapshots import count_expired, forget_contents, remove_expired
+from skillery.workspaces.snapshots import expired, forget_contents, remove_expired
 
 AT_ONCE = 200
 """The maximum number of rows in one transaction. Other writers can work between the transactions."""
+MOST_FOUND = 20_000
+"""The maximum number of ids that one reading finds. It reads the records of all held runs, so it finds many ids."""
 FILES_AT_ONCE = 50
 """The maximum number of contents in one transaction. Uploads of these contents wait while the storage deletes the
 files one by one.
@@ -76,6 +78,40 @@ def _in_batches(
     return swept
 
 
+class _Delete(Protocol):
+    def __call__(self, connection: Connection, ids: Sequence[str], holds: int) -> Swept: ...
+
+
+def _delete_found(
+    sweep: Sweep, database: Database, find: Callable[[Connection], Select[Any]], delete_them: _Delete, at_once: int
+) -> Swept:
+    """Find ids without a write transaction, and delete at most `at_once` in each. Return all deleted items.
+
+    `delete_them` deletes nothing if there are not as many `holds` as before: then a new hold may keep some of the ids,
+    and they are found again.
+    """
+
+    def read(connection: Connection) -> tuple[int, list[str]]:
+        # The holds are counted first: a hold that is added before the ids are found is noticed too.
+        holds = connection.execute(select(number_of_holds())).scalar_one()
+        return holds, list(connection.scalars(find(connection).limit(MOST_FOUND)))
+
+    swept = Swept()
+    while not sweep.stopped():
+        holds, ids = database.read_now(read)
+        for at in range(0, len(ids), at_once):
+            if sweep.stopped():
+                return swept
+            deleted = database.write_now(partial(delete_them, ids=ids[at : at + at_once], holds=holds))
+            swept += deleted
+            if not deleted.count:
+                break
+        else:
+            if len(ids) < MOST_FOUND:
+                break
+    return swept
+
+
 def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> datetime | None:
     oldest = datetime.now(UTC) - keep_for if keep_for else None
     cutoff_by_count = cutoff_of(connection, keep_count)
@@ -89,23 +125,30 @@ def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
     until = datetime.now(UTC) - grace
     if sweep.dry_run:
         return database.read_now(partial(_count_expired, until=until))
-    return _in_batches(sweep, database, partial(_delete_expired, until=until))
+    find, delete_them = partial(_expired, until=until), partial(_delete_expired, until=until)
+    return _delete_found(sweep, database, find, delete_them, AT_ONCE)
 
 
 def _count_expired(connection: Connection, until: datetime) -> Swept:
     totals = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(
-        blobs.c.expires_at <= until, *unheld_blobs(connection.dialect.name)
+        _has_expired(until), *unheld_blobs(connection.dialect.name)
     )
     count, size = connection.execute(totals).one()
     return Swept(int(count), int(size))
 
 
-def _delete_expired(connection: Connection, until: datetime) -> Swept:
-    expired = select(blobs.c.id).where(blobs.c.expires_at <= until, *unheld_blobs(connection.dialect.name))
-    due = expired.order_by(blobs.c.expires_at).limit(AT_ONCE)
-    deleted_sizes = (
-        connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
-    )
+def _has_expired(until: datetime) -> ColumnElement[bool]:
+    return blobs.c.expires_at <= until
+
+
+def _expired(connection: Connection, until: datetime) -> Select[Any]:
+    expired_ids = select(blobs.c.id).where(_has_expired(until), *unheld_blobs(connection.dialect.name))
+    return expired_ids.order_by(blobs.c.expires_at)
+
+
+def _delete_expired(connection: Connection, ids: Sequence[str], holds: int, until: datetime) -> Swept:
+    is_due = blobs.c.id.in_(ids), _has_expired(until), number_of_holds() == holds
+    deleted_sizes = connection.execute(delete(blobs).where(*is_due).returning(blobs.c.size_bytes)).scalars().all()
     return Swept(len(deleted_sizes), sum(deleted_sizes))
 
 
@@ -152,8 +195,12 @@ def expired_workspaces(database: Database, storage: Storage, sweep: Sweep) -> Sw
     of their snapshots.
     """
     if sweep.dry_run:
-        return Swept(database.read_now(count_expired))
-    swept = _in_batches(sweep, database, remove_expired, EXPIRED_AT_ONCE)
+        return Swept(database.read_now(lambda connection: len(connection.execute(expired(connection)).all())))
+
+    def remove_them(connection: Connection, ids: Sequence[str], holds: int) -> Swept:
+        return Swept(remove_expired(connection, ids, holds))
+
+    swept = _delete_found(sweep, database, expired, remove_them, EXPIRED_AT_ONCE)
     forget_contents(database, storage, sweep.stopped)
     return swept
 

@@ -295,7 +295,7 @@ def move(
     snapshot_id = connection.execute(added).scalar_one()
     make_current(connection, workspace_id, SnapshotRow(snapshot_id, **values))
     of_workspace = workspace_snapshots.c.workspace_id == workspace_id
-    old = of_workspace, not_(_is_recent()), *unheld_snapshots(connection.dialect.name)
+    old = of_workspace, not_(_is_recent()), *unheld_snapshots(connection.dialect.name, workspace_id)
     connection.execute(delete(workspace_snapshots).where(*old))
 
 
@@ -338,7 +338,7 @@ def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
 def remove_or_hold(connection: Connection, workspace_id: str) -> None:
     """Delete a workspace. If a hold keeps it, only let it expire now, so that callers no longer see it."""
     is_free = select(workspaces.c.id).where(
-        workspaces.c.id == workspace_id, *unheld_workspaces(connection.dialect.name)
+        workspaces.c.id == workspace_id, *unheld_workspaces(connection.dialect.name, workspace_id)
     )
     if connection.scalar(is_free) is not None:
         remove(connection, [workspace_id])

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Select, delete, exists, not_, select
+from sqlalchemy import ColumnElement, Connection, Select, delete, exists, not_, select
 
 from skillery.backends import Identity, KeptFile, Storage
 from skillery.contents.store import Incoming, inline_data, is_inline, open_content
@@ -25,7 +25,7 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import ContentMissing, SnapshotNotFound
-from skillery.identity.holds import unheld_workspaces
+from skillery.identity.holds import number_of_holds, unheld_workspaces
 from skillery.workspaces.manifests import EMPTY, FILES_AT_ONCE, Manifest, make_manifest, read_manifest
 from skillery.workspaces.rows import (
     SnapshotRow,
@@ -140,21 +140,21 @@ AT_ONCE = 100
 """The maximum number of workspaces that one transaction deletes."""
 
 
-def remove_expired(connection: Connection) -> int:
-    """Delete at most AT_ONCE expired workspaces that no run writes and no hold keeps. Return their number."""
-    expired = list(connection.scalars(_due(connection).limit(AT_ONCE)))
-    remove(connection, expired)
-    return len(expired)
+def remove_expired(connection: Connection, ids: Sequence[str], holds: int) -> int:
+    """Delete workspaces that are still expired, if there are as many `holds` as before. Return their number."""
+    is_due = workspaces.c.id.in_(ids), *_is_expired(), number_of_holds() == holds
+    still_expired = list(connection.scalars(select(workspaces.c.id).where(*is_due)))
+    remove(connection, still_expired)
+    return len(still_expired)
 
 
-def count_expired(connection: Connection) -> int:
-    """Return the number of expired workspaces that no run writes and no hold keeps."""
-    return len(list(connection.scalars(_due(connection))))
+def expired(connection: Connection) -> Select[Any]:
+    """Return the query for the ids of expired workspaces that no run writes and no hold keeps."""
+    return select(workspaces.c.id).where(*_is_expired(), *unheld_workspaces(connection.dialect.name))
 
 
-def _due(connection: Connection) -> Select[Any]:
-    is_due = workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None)
-    return select(workspaces.c.id).where(*is_due, *unheld_workspaces(connection.dialect.name))
+def _is_expired() -> tuple[ColumnElement[bool], ...]:
+    return workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None)
 
 
 def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[], bool]) -> None:
