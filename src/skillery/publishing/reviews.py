@@ -134,7 +134,10 @@ async def end_old_passed(passing: Passing) -> None:
     policies, keyid, after = passing.policies, passing.signing.keyid, 0
     while rows := await passing.database.read(partial(_with_old_evaluations, policies=policies, after=after)):
         for row in rows:
-            await passing.database.write(partial(_end_passed, row=row, policy=policies.of(row.name), keyid=keyid))
+            policy = policies.of(row.name)
+            # A version with a newer accepted evaluation is selected each time, and needs no write transaction.
+            if await passing.database.read(partial(_ends_of, row=row, policy=policy, keyid=keyid)):
+                await passing.database.write(partial(_end_passed, row=row, policy=policy, keyid=keyid))
         after = rows[-1].version_id
 
 
@@ -158,22 +161,28 @@ def _with_old_evaluations(connection: Connection, policies: Policies, after: int
     return connection.execute(rows.distinct().order_by(attestations.c.version_id).limit(MOST_AT_ONCE)).all()
 
 
-def _end_passed(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> None:
-    """End the `passed` of a version if it is about an evaluation that is too old, and no newer one is accepted. A
-    `passed` of a policy that has changed since stays.
+def _ends_of(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> list[tuple[str, str]]:
+    """Return the ids of the `passed` of a version about an evaluation that is too old, each with the reason to end it.
+    Return none if a newer evaluation is accepted. A `passed` of a policy that has changed since stays.
     """
-    lock_skill_row(connection, row.name)
     rules = policy.rules.evaluation or EvaluationRules()
     evidence = read_evidence(connection, row.version_id, keyid)
     old = {each.sha256 for each in evidence if each.word == "evaluation" and is_old(rules, each.at)}
     _, missing, _ = judge_evaluation(rules, evidence)
+    ends = []
     for each in evidence if missing else ():
         inputs = {read["digest"]["sha256"] for read in each.predicate.get("inputAttestations", ())}
         if each.word == "passed" and policy_of(each) == policy.digest and inputs & old:
-            reason = f"It needs {missing}."
-            end_attestations(connection, audit.SERVER, [each.id], reason, datetime.now(UTC))
-            after = {"name": row.name, "version": row.version, "reason": reason}
-            audit.record(connection, audit.SERVER, "end_attestation", each.id, after=after)
+            ends.append((each.id, f"It needs {missing}."))
+    return ends
+
+
+def _end_passed(connection: Connection, row: Row[int, str, str], policy: Policy, keyid: str) -> None:
+    lock_skill_row(connection, row.name)
+    for passed, reason in _ends_of(connection, row, policy, keyid):
+        end_attestations(connection, audit.SERVER, [passed], reason, datetime.now(UTC))
+        after = {"name": row.name, "version": row.version, "reason": reason}
+        audit.record(connection, audit.SERVER, "end_attestation", passed, after=after)
 
 
 # -- approve_version ---------------------------------------------------------------------------------------------------
