@@ -26,6 +26,7 @@ from skillery.client.logins.kept import changing, keep_login
 from skillery.client.logins.login import Login
 from skillery.proof import dsse
 from skillery.proof.dsse import SigningKey
+from skillery.proof.keychains import make_keys_statement
 from skillery.proof.seals import make_seal, read_seal
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment, publisher
@@ -254,6 +255,24 @@ def test_a_mirror_with_keys_notices_an_earlier_or_frozen_state(
         error = user.run(code=3).err
         assert f"this mirror has seal {seal.seq}" in error
         assert f"{actual}: history was rewritten" in error
+
+
+@pytest.mark.full
+def test_a_mirror_refuses_a_registry_with_old_keys_and_no_seal(
+    user: User, signed: Signed, sqlite_server: Server, rpc: Rpc, new_name: str, tmp_path: Path
+) -> None:
+    own_key = SigningKey.read((sqlite_server.home / "signing/ed25519.pem").read_bytes())
+    days_ago = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+    statement = json.loads(make_keys_statement({own_key.keyid: own_key.public_der}, None))
+    statement["predicate"]["at"] = days_ago
+    envelope = json.loads(dsse.seal(json.dumps(statement).encode(), own_key.sign))
+    signed.index.files[KEYS] = json.dumps({"statements": [envelope]}).encode()
+    (keys := tmp_path / "keys.json").write_bytes(signed.index.files[KEYS])
+    user.add(signed.index.url, "--namespace", f"{new_name}m", "--keys", str(keys))
+    signed.offer()
+
+    assert f"the newest seal is missing, and the keys are of {days_ago}" in user.run(code=3).err
+    assert stored(rpc, f"{new_name}m") == {}
 
 
 @pytest.mark.full

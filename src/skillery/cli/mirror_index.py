@@ -53,7 +53,7 @@ BLOCK = 4096
 LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=256 * MIB, max_entries=10_000)
 MOST_SKILLS = 10_000
 SEAL_AGE = timedelta(hours=2)
-"""The newest seal of a registry must not be older. A server makes a seal each hour, even if nothing happens."""
+"""The newest seal, or the first key of a registry without a seal, must not be older. A server seals each hour."""
 Trust = tuple[str, tuple[int, str, str] | None]
 """The `keys` and the `seal` of a `Mirror`."""
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -281,8 +281,9 @@ def _followed(server: _Server, known: Trust) -> tuple[Trust, Mapping[str, bytes]
     with ErrorsAbout("the newest seal", CheckFailed):
         keychain = keychain_of(content, "the registry", seals=[read_seal(envelope) for envelope in newest])
         seal = check_newest(newest, keychain, LockedSeal(*last) if last else None, "this mirror")
-        if seal is not None and abs(age_of(seal)) > SEAL_AGE:
-            raise ProofError(f"is seal {seal.seq} of {seal.at}: the server shows an earlier state, or a clock is wrong")
+        if abs(age_of(seal or LockedSeal(0, "", keychain.since))) > SEAL_AGE:
+            state = f"is seal {seal.seq} of {seal.at}" if seal else f"is missing, and the keys are of {keychain.since}"
+            raise ProofError(f"{state}: the server shows an earlier state, or a clock is wrong")
     return (content.decode(), (seal.seq, seal.sha256, seal.at) if seal else None), keychain.trusted
 
 
@@ -346,5 +347,4 @@ def _is_unsafe(url: str, index: str) -> bool:
 
 
 def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    return urlsplit(url)[:2]

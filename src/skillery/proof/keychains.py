@@ -39,6 +39,8 @@ class Keychain(NamedTuple):
     revoked: frozenset[str]
     known: Mapping[str, bytes]
     """All keys of the chain by keyid, also the revoked ones."""
+    since: str = ""
+    """The time of the first statement."""
 
 
 def make_keys_statement(
@@ -62,6 +64,7 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
     known: dict[str, bytes] = {}
     present: tuple[str, ...] = ()
     revoked: frozenset[str] = frozenset()
+    since = ""
     previous = None
     for number, envelope in enumerate(statements, 1):
         with ErrorsAbout(f"has a statement {number} that"):
@@ -76,6 +79,7 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
         if ends_here or not {*present, *added} <= set(signers) or revoked & set(signers):
             raise ProofError(f"has a statement {number} that the keys before and the new keys have not all signed")
         revoked |= set(change.revoked)
+        since = since or change.at
         known |= added
         trusted = {keyid: der for keyid, der in known.items() if keyid not in revoked}
         present = tuple(keyid for keyid in (*present, *added) if keyid in trusted and keyid not in change.retired)
@@ -91,4 +95,4 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
         raise ProofError(
             f"signs with {', '.join(present)}, and has never signed with {', '.join(pinned)}: its signer has changed"
         )
-    return Keychain(trusted, present, revoked, known)
+    return Keychain(trusted, present, revoked, known, since)
