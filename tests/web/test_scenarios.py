@@ -37,7 +37,7 @@ class Team:
     def files(self, version: str = "1.0.0") -> dict[str, str]:
         toml = (
             f'name = "{self.name}"\nversion = "{version}"\nkind = "action"\n'
-            'description = "Count the words of a text."\n\n'
+            f'description = "Count the words of a text. For {self.name}."\n\n'
             '[inputs.text]\ntype = "string"\nrequired = true\ndescription = "The text to count"\n\n'
             '[runtime]\nlanguage = "python"\nentrypoint = "code/main.py"\n\n'
             '[permissions]\nnetwork = ["https://words.example.com"]\n'
