@@ -11,9 +11,6 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from scim2_client.engines.httpx2 import SyncSCIMClient
-from scim2_models import PatchOp, SearchRequest
-from scim2_tester import Status, check_server
 
 from oidc_here import OidcProvider, settings_of, shared_provider
 from skillery.errors import StartupError
@@ -54,6 +51,9 @@ class Provisioned:
         self.base = f"{server.url}/x/oidc/scim/v2"
         headers = {"authorization": f"Bearer {new_token(server, 'okta', 'accounts')}"}
         self.http = httpx.Client(headers=headers | {"content-type": "application/scim+json"}, timeout=300)
+        # Imported here, because these models cost a second, and each process of the suite collects this module.
+        from scim2_client.engines.httpx2 import SyncSCIMClient
+
         # The models of users and groups come from the server, so they have no static types.
         self.scim: Any = SyncSCIMClient(httpx2.Client(base_url=self.base, headers=headers, timeout=300))
         self.scim.discover()
@@ -111,6 +111,8 @@ def test_endpoints_pass_scim2_tester(start: Callable[..., Provisioned]) -> None:
     """scim2-tester discovers the service, then creates, reads, changes, patches and deletes users and groups."""
     provisioned = start()
 
+    from scim2_tester import Status, check_server
+
     results = check_server(provisioned.scim)
 
     failed = [
@@ -167,6 +169,8 @@ def test_deactivation_ends_sessions_of_browsers(
     assert name
     user = provisioned.user(name)
     assert site.browser.who() == name
+
+    from scim2_models import PatchOp
 
     patch: Any = PatchOp
     provisioned.scim.modify(type(user), user.id, patch[type(user)].model_validate({"Operations": [OKTA]}))
@@ -262,6 +266,8 @@ def test_filters_find_users_by_the_attributes_that_providers_ask_for(start: Call
         answer = provisioned.http.get(f"{provisioned.base}/{kind}", params={"filter": text, **more})
         assert answer.status_code == 200, answer.text
         return int(answer.json()["totalResults"])
+
+    from scim2_models import SearchRequest
 
     query: Any = SearchRequest.model_validate({"filter": 'userName eq "ann"', "count": 1})
     page = provisioned.scim.query(type(ann), query_parameters=query)
