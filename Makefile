@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools changes mutants durations serve bench corpora check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance tiny-model
+.PHONY: demo test test-all test-tools changes mutants durations serve bench corpora check check-style check-types check-rules check-calls format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance tiny-model
 
 install: .venv/.installed
 
@@ -180,13 +180,22 @@ demo: $(or $(wildcard .venv/.installed),.venv/.server) ## install Skillery alone
 serve: install ## serve the home of the current user
 	$(BIN)/skillery serve
 
-check: install ## check style, types, import contracts, and calls with foreign text
+check: install ## check style, types, import contracts, and calls with foreign text, two at the same time
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-style check-types check-rules check-calls
+
+check-style: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-types: install
+	$(BIN)/mypy
+
+check-rules: install
 	$(BIN)/python -m checks
-	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
+
+check-calls: install # collects all tests: pytest's changes of their modules are then ready for all processes of the suite
+	$(BIN)/pytest -q --full=none --disable-warnings -k foreign_text_calls
 
 TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(RUNC) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal

@@ -50,7 +50,12 @@ PROGRAMS = f"{Path(FORKED).parent}:{Path(sys.executable).parent}"
 IMPORTED = (
     "skillery.app.server",
     "skillery.cli.connection",
-    "skillery.cli.connection",
+    "skillery.cli.mirror_git",
+    "skillery.cli.mirror_index",
+    "skillery.proof.locks",
+    "anyio._backends._asyncio",
+    "certifi",
+    "httpcore",
     "skillery.app.composition",
     "skillery.app.routes",
     "skillery.plugins",
