@@ -195,7 +195,7 @@ check-rules: install
 	$(BIN)/python -m checks
 
 check-calls: install # collects all tests: pytest's changes of their modules are then ready for all processes of the suite
-	$(BIN)/pytest -q --full=none --disable-warnings -k foreign_text_calls
+	$(BIN)/pytest -q --full=docs --disable-warnings -k foreign_text_calls
 
 TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(RUNC) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
