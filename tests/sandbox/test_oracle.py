@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,48 +62,81 @@ ENDED = re.compile(r"\+\+\+ (exited|killed)")
 FIRST = re.compile(r"dup3\(\d+, 204, O_CLOEXEC\)")
 
 
-def traced(order: dict[str, Any], folder: Path) -> tuple[list[str], list[Any]]:
-    """Serve the order. Return the calls of pid 1, and how the run ended."""
-    order = USUAL | order
-    inject, is_user = order.pop("inject", None), order.pop("user")
-    folder.mkdir()
-    strace = [
-        "strace",
-        "-ff",
-        "-v",
-        "-s",
-        "200",
-        "-o",
-        str(folder / "calls"),
-        *(["--inject", inject] if inject else []),
-    ]
-    # The zygote asks for the version of Landlock before its first order, so the tracer starts the server then.
-    whole = [*strace, "--inject", "landlock_create_ruleset:error=ENOSYS"] if not order["landlock"] else []
-    command = [*whole, *(AS_ORDINARY_USER if is_user else ()), *SERVER, json.dumps(order)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        zygote = server.stdout.readline().strip()
-        attached = attach(strace, zygote) if not whole else None
-        server.stdin.write("go\n")
-        server.stdin.flush()
-        ending = server.stdout.readline()
-        if attached is not None:
-            eventually(lambda: any(lines[-1:] and ENDED.match(lines[-1]) for lines in starting_with(FIRST, folder)))
+class Server:
+    """A server with one zygote. `strace` is the command of the tracer that starts it, or nothing."""
+
+    def __init__(self, strace: Sequence[str], order: dict[str, Any]) -> None:
+        user = AS_ORDINARY_USER if order["user"] else ()
+        self.process = subprocess.Popen(
+            [*strace, *user, *SERVER, json.dumps({name: order[name] for name in ("preloaded", "landlock")})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=TESTS.parent,
+        )
+        self.zygote = self.read()
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def serve(self, order: dict[str, Any]) -> list[Any]:
+        """Return how the run ended."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        ending: list[Any] = json.loads(self.read())
+        return ending
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[tuple[bool, bool], Server]]:
+    """Yield the running servers by user and preloading. A tracer attaches to their zygotes for each order."""
+    started: dict[tuple[bool, bool], Server] = {}
+    yield started
+    for server in started.values():
+        server.close()
+
+
+Traced = Callable[[dict[str, Any]], tuple[list[str], list[Any]]]
+
+
+@pytest.fixture
+def traced(servers: dict[tuple[bool, bool], Server], tmp_path: Path) -> Traced:
+    """Return a function that serves an order, and returns the calls of pid 1 and how the run ended."""
+
+    def traced(order: dict[str, Any]) -> tuple[list[str], list[Any]]:
+        order = USUAL | order
+        inject = ("--inject", order["inject"]) if "inject" in order else ()
+        strace = ["strace", "-ff", "-v", "-s", "200", "-o", str(tmp_path / "calls"), *inject]
+        if not order["landlock"]:
+            # The zygote asks for the version of Landlock before its first order, so the tracer starts the server.
+            server = Server([*strace, "--inject", "landlock_create_ruleset:error=ENOSYS"], order)
+            ending = server.serve(order)
+            server.close()
+        else:
+            kind = (order["user"], order["preloaded"])
+            if kind not in servers:
+                servers[kind] = Server((), order)
+            attached = attach(strace, servers[kind].zygote)
+            ending = servers[kind].serve(order)
+            eventually(lambda: any(lines[-1:] and ENDED.match(lines[-1]) for lines in starting_with(FIRST, tmp_path)))
             attached.send_signal(signal.SIGINT)
             attached.communicate()
-        server.communicate()
-    [first] = starting_with(FIRST, folder)
-    calls = [normalised(line) for line in first]
-    # Cgroups and capabilities are as many as this machine has: equal calls one after another count once.
-    return [line for line, before in zip(calls, ["", *calls], strict=False) if line != before], json.loads(ending)
+        [first] = starting_with(FIRST, tmp_path)
+        calls = [normalised(line) for line in first]
+        # Cgroups and capabilities are as many as this machine has: equal calls one after another count once.
+        return [line for line, before in zip(calls, ["", *calls], strict=False) if line != before], ending
+
+    return traced
 
 
 def starting_with(first: re.Pattern[str], folder: Path) -> list[list[str]]:
     """Return the calls of each process whose first call matches."""
-    calls = [path.read_text().splitlines() for path in folder.iterdir()]
+    calls = [path.read_text().splitlines() for path in folder.glob("calls.*")]
     return [lines for lines in calls if lines and first.match(lines[0])]
 
 
@@ -170,8 +204,8 @@ def described(name: str, calls: list[str], usual: list[str]) -> str:
 
 @pytest.mark.skipif(kernel.landlock_version() < 6, reason="the record is of a kernel with Landlock 6")
 @pytest.mark.parametrize("name", ORDERS)
-def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
-    calls, ending = traced(ORDERS[name], tmp_path / "calls")
+def test_pid_1_makes_the_recorded_calls(name: str, traced: Traced) -> None:
+    calls, ending = traced(ORDERS[name])
     sections = recorded()
     section = described(name, calls, sections.get("default", "").splitlines())
     if os.environ.get("SKILLERY_RECORD"):
@@ -184,11 +218,11 @@ def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "ordinary user", "preloaded"])
-def test_pid_1_is_traceable_only_until_it_has_met_the_server(name: str, tmp_path: Path) -> None:
+def test_pid_1_is_traceable_only_until_it_has_met_the_server(name: str, traced: Traced) -> None:
     """The user namespace belongs to the uid of the run, so until then, a process of the host with this uid can trace
     pid 1, which may share the memory of the zygote.
     """
-    calls, _ = traced(ORDERS[name], tmp_path / "calls")
+    calls, _ = traced(ORDERS[name])
     at = next(index for index, line in enumerate(calls) if "PR_SET_DUMPABLE, SUID_DUMP_DISABLE" in line)
     assert re.match(r"close\(4\)|read\(204", calls[at - 1])
 
@@ -201,16 +235,16 @@ FAULTS = dict(line.split(" ", 1) for line in recorded()["faults"].splitlines())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_failed_step_is_named_as_recorded(fault: str, tmp_path: Path) -> None:
+def test_failed_step_is_named_as_recorded(fault: str, traced: Traced) -> None:
     call, _, when = fault.partition(":")
     # An ordinary user has no cgroups here.
     order = {"port": 3128} if FAULTS[fault].startswith("cgroup") else NETWORK
-    _, ending = traced(order | {"inject": f"{call}:{FAIL}:{when}"}, tmp_path / "calls")
+    _, ending = traced(order | {"inject": f"{call}:{FAIL}:{when}"})
     assert ending[0] == "failed"
     assert ending[2] == FAULTS[fault]
 
 
-def test_run_fails_if_its_procfs_fails_unless_refused(tmp_path: Path) -> None:
+def test_run_fails_if_its_procfs_fails_unless_refused(traced: Traced) -> None:
     """The order "without procfs" has the other case: the kernel or a policy of the host refuses."""
-    _, ending = traced(NETWORK | {"inject": "mount:error=ENOMEM:when=4"}, tmp_path / "calls")
+    _, ending = traced(NETWORK | {"inject": "mount:error=ENOMEM:when=4"})
     assert ending[2] == "mount proc /proc: ENOMEM"

@@ -1,10 +1,10 @@
-"""A server with one zygote that serves a single order, for a tracer.
+"""A server with one zygote that serves orders, for a tracer.
 
     python tests/support/oracle_server.py JSON
 
-The JSON object has `memory_mb`, `affinity`, `port`, `preloaded` and `landlock`. The server prints the pid of the
-process that forks runs, waits for a line, orders a run, closes its channel as soon as the run is ready or has failed,
-and prints how the run ended.
+The JSON object has `preloaded` and `landlock`. The server prints the pid of the process that forks runs. Each line of
+its input is an order, a JSON object with `memory_mb`, `affinity`, `port` and `sockets`: the server orders a run, closes
+its channel as soon as the run is ready or has failed, and prints how the run ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.processes import eventually_async
 UID = 100_500
 
 
-async def serve(order: dict[str, Any], folder: Path) -> None:
+async def serve(server: dict[str, Any], folder: Path) -> None:
     found = groups.find()
     root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
     machine = platform.machine()
@@ -40,26 +40,27 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     # load the whole filter.
     runs = tuple(rules.program(machine, cgroups=held, sockets=sockets) for sockets in Sockets)
     filters = Filters(runs, struct.pack("=HBBI", rules.RETURN, 0, 0, rules.ALLOW))
-    plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not order["landlock"])
-    group = found.make() if found is not None else None
-    if order["preloaded"]:
+    plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not server["landlock"])
+    if server["preloaded"]:
         preload = Preload("0" * 64, str(folder), ("json",))
         zygote = Zygote(base_python(), plan, preload, UID if root else None)
     else:
         zygote = Zygote(base_python(), plan)
     await zygote.prepare()
     say(zygote.pid if zygote.trusted else zygote._inner[0])
-    await asyncio.to_thread(sys.stdin.readline)
-    limits = Limits(memory_mb=order["memory_mb"], disk_mb=256, disk_files=16_384, tmp_mb=64)
-    cell = await zygote.cell(
-        Demand(limits, order["port"], Sockets[order["sockets"]]), UID, order["affinity"], group, ahead=False
-    )
-    say(json.dumps(await ending(cell)))
-    await cell.end()
-    await cell.close()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line)
+        group = found.make() if found is not None else None
+        limits = Limits(memory_mb=order["memory_mb"], disk_mb=256, disk_files=16_384, tmp_mb=64)
+        cell = await zygote.cell(
+            Demand(limits, order["port"], Sockets[order["sockets"]]), UID, order["affinity"], group, ahead=False
+        )
+        say(json.dumps(await ending(cell)))
+        await cell.end()
+        await cell.close()
+        if group is not None:
+            await group.remove()
     await zygote.close()
-    if group is not None:
-        await group.remove()
 
 
 def say(line: object) -> None:
