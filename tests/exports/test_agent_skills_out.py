@@ -21,7 +21,7 @@ from skillery.database import Database
 from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
-from skillery.exports.skill_exports import ROWS_AT_ONCE
+from skillery.exports.skill_exports import PREPARED_AT_ONCE
 from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import index_name
@@ -471,8 +471,11 @@ def test_public_downloads_need_no_token(
 
 
 @pytest.mark.full
-async def test_large_index_is_complete_or_marked_as_truncated(database: Database, tmp_path: Path) -> None:
-    count = 2 * ROWS_AT_ONCE + 50
+async def test_large_index_is_complete_or_marked_as_truncated(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skillery.exports.skill_exports.ROWS_AT_ONCE", 40)
+    count = 90
     me = Identity("me", scopes=frozenset({"admin"}))
 
     def fill(connection: Any) -> None:
@@ -491,8 +494,8 @@ async def test_large_index_is_complete_or_marked_as_truncated(database: Database
     assert await exports.index(me, "", "agent-skills") == whole
     assert len(skills_of(await exports.index(me, "many.n3", "skills"))) == len(range(3, count, 7))
 
-    some = await Exports(database, storage, most_listed=250).index(me, "", "agent-skills")
-    assert skills_of(some) == skills_of(whole)[:250]
+    some = await Exports(database, storage, most_listed=50).index(me, "", "agent-skills")
+    assert skills_of(some) == skills_of(whole)[:50]
     assert b'"truncated":true' in some.content
     just = await Exports(database, storage, most_listed=count).index(me, "", "agent-skills")
     assert just == whole
@@ -513,10 +516,10 @@ def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
     database_kind: str, start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str]
 ) -> None:
     env = {"SKILLERY_DATABASE": migrated_postgres_database() if database_kind == "postgres" else ""}
-    server = start_server(env=env)
+    server, count = start_server(env=env), PREPARED_AT_ONCE + 5
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as made:
-        for number in range(60):
+        for number in range(count):
             made.writestr(f"skills/s{number:03}/SKILL.md", f"---\nname: s{number:03}\ndescription: Some.\n---\nx\n")
     answer = server.rpc.http.post("/import?namespace=many", content=archive.getvalue(), timeout=300)
     assert answer.status_code == 200, answer.text
@@ -525,7 +528,7 @@ def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
     def makers() -> list[int]:
         return list(database.read_now(lambda connection: connection.scalars(select(exports.c.maker)).all()))
 
-    eventually(lambda: makers().count(MAKER) >= 60)
+    eventually(lambda: makers().count(MAKER) >= count)
 
     server.stop()
     database.write_now(lambda connection: connection.execute(update(exports).values(maker=MAKER - 1)))
