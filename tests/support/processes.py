@@ -20,6 +20,11 @@ from tests.support.prefork import Forked
 PATIENCE_SECONDS = 300
 """Longer than any wait on a loaded machine. A test that waits in vain takes this long."""
 PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.25
+WAITED_PART = 1 / 20
+"""A pause is this part of the time that a test has waited so far, within both limits: each look costs processor time,
+and conditions that read all of /proc used minutes of it.
+"""
 LAST_MINUTES = clock_time(23, 57)
 Process = Popen[Any] | Forked | int
 T = TypeVar("T")
@@ -92,10 +97,10 @@ def eventually(
 
     Fail when the process `of` has ended without it, and after PATIENCE_SECONDS. `problem` returns text for the failure.
     """
-    for _ in _attempts(of):
+    for pause in _attempts(of):
         if value := condition():
             return value
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(pause)
     raise AssertionError(_failure(of, problem))
 
 
@@ -111,11 +116,11 @@ async def eventually_async(
     condition: Callable[[], Any], of: Process | None = None, problem: Callable[[], object] = str
 ) -> Any:
     """Wait like `eventually`, but let other tasks of the event loop work. The condition may be a coroutine function."""
-    for _ in _attempts(of):
+    for pause in _attempts(of):
         value = condition()
         if answer := await value if isinstance(value, Awaitable) else value:
             return answer
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause)
     raise AssertionError(_failure(of, problem))
 
 
@@ -124,12 +129,13 @@ def await_early_day() -> None:
     eventually(lambda: datetime.now(UTC).time() < LAST_MINUTES)
 
 
-def _attempts(of: Process | None) -> Iterator[None]:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def _attempts(of: Process | None) -> Iterator[float]:
+    """Yield the pause after each attempt, in seconds."""
+    begin = time.monotonic()
     has_ended = False
-    while not has_ended and time.monotonic() < deadline:
+    while not has_ended and (waited := time.monotonic() - begin) < PATIENCE_SECONDS:
         has_ended = of is not None and _has_ended(of)  # before the last attempt, because the end may be the event
-        yield
+        yield min(max(PAUSE_SECONDS, waited * WAITED_PART), LONGEST_PAUSE_SECONDS)
 
 
 def _has_ended(of: Process) -> bool:
