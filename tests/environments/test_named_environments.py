@@ -563,16 +563,18 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
 
     login = {"SKILLERY_PACKAGES_INDEX_URLS": "https://ann:secret@pypi.example.org/simple"}
 
-    assert (packages()["off"], "packages.index_urls" in packages()["fix"]) == (True, True)
+    without = packages()
+    assert (without["off"], "packages.index_urls" in without["fix"]) == (True, True)
     shown = skillery("doctor", "--home", str(tmp_path / "home"))
     assert {line.split("\t")[1] for line in shown.out.splitlines() if line.startswith("off\t")} == {
         *("authenticator", "packages", "tokens", "vulnerabilities", "webhooks")
     }
     of_pip = packages(PIP_INDEX_URL=login["SKILLERY_PACKAGES_INDEX_URLS"])
     assert (of_pip["off"], "from pypi.example.org (the index of pip), by " in of_pip["detail"]) == (False, True)
-    assert "from pypi.example.org, by " in packages(**login)["detail"]
+    own = packages(**login)
+    assert "from pypi.example.org, by " in own["detail"]
     assert "; npm: none (the setting packages.npm_url)" in of_pip["detail"]
-    assert "secret" not in packages(**login)["detail"]
+    assert "secret" not in own["detail"]
     wrong = packages(SKILLERY_PACKAGES_WHEELHOUSE=str(wheelhouse), **environment("data", "num py"))
     assert (wrong["ok"], "environments.data.dependencies" in wrong["detail"]) == (False, True)
 
