@@ -27,6 +27,7 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing import LinuxLook, SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.network import HERE, HOSTS
 from skillery.testing.sandbox.trial import OpenWith, failure_type, log_of
 from tests.sandbox.test_sandbox_warm import ANSWER_LIMITS
 from tests.support.processes import eventually, eventually_async
@@ -149,6 +150,15 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract, LinuxLook):  # type: igno
         yield sandbox
         await sandbox.close()
         assert group_folders(os.getpid()) == []
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def connected(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
+        settings = LinuxSandboxSettings(hosts=HOSTS, allow_private=HERE)
+        sandbox = open_sandbox(settings, Place(tmp_path_factory.mktemp("connected")))
+        await sandbox.start()
+        yield sandbox
+        await sandbox.close()
 
     @pytest.fixture
     def open_with(self, tmp_path: Path) -> OpenWith:
@@ -377,6 +387,7 @@ asyncio.run(main())
 )
 
 
+@pytest.mark.full
 async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-c", SERVE_AND_HANG], stdout=subprocess.PIPE)
     assert server.stdout is not None

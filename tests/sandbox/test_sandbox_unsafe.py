@@ -20,8 +20,10 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbo
 from skillery.context.threads import JSON
 from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox.loopback import LoopbackCases
 from skillery.testing.sandbox.outputs import OutputCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
+from skillery.testing.sandbox.unix_sockets import UnixSocketCases
 
 HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
     "test_other_processes_are_not_seen": {},
@@ -36,10 +38,14 @@ HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
 
 
 CORE = (ResultCases, FailureCases, OutputCases)
-OTHERS = [cases for cases in SandboxFunctions.__bases__ if cases not in CORE]
+SOCKETS = (LoopbackCases, UnixSocketCases)
+"""Without isolation, programs have the sockets of the server: these cases would only test Python."""
+OTHERS = [cases for cases in SandboxFunctions.__bases__ if cases not in (*CORE, *SOCKETS)]
 
 
 class InSubprocesses(SharedSandbox):
+    has_check_after_each_case = False  # each run has an interpreter of its own
+
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def sandbox(cls) -> AsyncIterator[UnsafeSubprocess]:  # type: ignore[override]
@@ -50,6 +56,7 @@ class InSubprocesses(SharedSandbox):
         await sandbox.close()
 
 
+@pytest.mark.full(after=1)
 class TestUnsafeSubprocess(InSubprocesses, *CORE):  # type: ignore[misc]
     pass
 

@@ -24,12 +24,16 @@ from skillery.testing import LinuxLook, SandboxFunctions, SandboxIsolation, Shar
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.files import LayoutCases
+from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
-from skillery.testing.sandbox.network import NetworkCases
+from skillery.testing.sandbox.loopback import LoopbackAttacks
+from skillery.testing.sandbox.network import HERE, HOSTS, NetworkCases
+from skillery.testing.sandbox.network_lists import AllowedNetworkCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import OpenWith, failure_type, value_of
+from skillery.testing.sandbox.unix_sockets import UnixSocketAttacks
 from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
@@ -61,6 +65,8 @@ def inheritable_files() -> list[str]:
 
 
 class InBubblewrap(SharedSandbox):
+    has_check_after_each_case = False  # each run has a launcher, bwrap and Python of its own
+
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BubblewrapSandbox]:  # type: ignore[override]
@@ -99,9 +105,27 @@ CORE = (
 )
 
 
+NETWORK = (AllowedNetworkCases, LoopbackAttacks, UnixSocketAttacks, LanguageIsolation)
+OTHERS = [cases for cases in SandboxIsolation.__bases__ if cases not in (*CORE, *NETWORK)]
+
+
 @pytest.mark.full
-class TestBubblewrapIsolation(InBubblewrap, *(cases for cases in SandboxIsolation.__bases__ if cases not in CORE)):  # type: ignore[misc]
+class TestBubblewrapIsolation(InBubblewrap, *OTHERS):  # type: ignore[misc]
     """Isolation that the runtime provides, which is that of `linux`."""
+
+
+@pytest.mark.full
+class TestBubblewrapNetwork(InBubblewrap, *NETWORK):  # type: ignore[misc]
+    """Isolation that does not depend on the user of the server: of networks, sockets and languages."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def connected(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BubblewrapSandbox]:  # type: ignore[override]
+        settings = BubblewrapSettings(program=bwrap(), hosts=HOSTS, allow_private=HERE)
+        sandbox = open_sandbox(settings, Place(tmp_path_factory.mktemp("connected")))
+        await sandbox.start()
+        yield sandbox
+        await sandbox.close()
 
 
 @pytest.mark.full(after=1)
@@ -322,7 +346,8 @@ def test_an_ordinary_user_passes_as_well() -> None:
     ordinary = (sys.executable, str(CHECKOUT / "tests" / "support" / "ordinary_user.py"), sys.executable)
     suites = (__file__, str(Path(__file__).with_name("test_bubblewrap_lockdown.py")))
     # Of the functions, which are the shared runtime, those that depend on the owner of files are enough.
-    cases = ("-k", "not Functions or file or workspace or blob")
+    of_functions = "TestBubblewrapFunctions and (file or workspace or blob)"
+    cases = ("-k", f"not TestBubblewrapFunctions and not TestBubblewrapNetwork or {of_functions}")
     command = (*ordinary, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *cases, *suites)
     environment = {**os.environ, "PATH": f"{Path(bwrap()).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

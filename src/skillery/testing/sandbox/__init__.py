@@ -123,10 +123,15 @@ class SharedSandbox(SandboxCases):
     """Mixin for a contract class: one backend runs all its cases. Write it before the contract in the list of bases.
 
     Override `sandbox` with a fixture of `pytest_asyncio.fixture(scope="class", loop_scope="class")`. Leftovers of runs
-    are found after each case, and leftovers of the closed backend after the last case.
+    are found after each case, and leftovers of the closed backend after the last case. If you override `connected` in
+    the same way, cases of runs with a network list share a backend too.
     """
 
     pytestmark = pytest.mark.asyncio(loop_scope="class")
+    has_check_after_each_case = True
+    """Whether each case ends with another run that checks the backend. Otherwise only the last case does, and a broken
+    backend fails the next case. Backends whose runs have no process in common may set this to False.
+    """
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class", autouse=True)
     @classmethod
@@ -151,22 +156,51 @@ class SharedSandbox(SandboxCases):
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
-    async def idle(cls, closed: Traces | None, sandbox: Sandbox) -> Traces | None:
-        """Return the traces of the started backend while it has no run."""
-        return None if closed is None else traces(closed.processes, with_groups=False)
+    async def connected(cls) -> Sandbox | None:
+        """Yield a started backend with the addresses HOSTS that may connect to HERE, and close it.
+
+        With None, `open_with` opens a backend for each case with a network list.
+        """
+        return None
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def idle(
+        cls,
+        closed: Traces | None,
+        sandbox: Sandbox,
+        connected: Sandbox | None,
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> AsyncIterator[Traces | None]:
+        """Yield the traces of the started backends while they have no run."""
+        folder = tmp_path_factory.mktemp("idle")
+        if connected is not None:  # the first run with a network list starts the proxy
+            await Trial(connected, folder).value("def main(args): pass", network=("http://a.api.test",))
+        yield None if closed is None else traces(closed.processes, with_groups=False)
+        await Trial(sandbox, folder).is_well()
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def trial(self, sandbox: Sandbox, idle: Traces | None, tmp_path: Path) -> AsyncIterator[Trial]:  # type: ignore[override]
         trial = Trial(sandbox, tmp_path)
         yield trial
-        await trial.is_well()
+        if self.has_check_after_each_case:
+            await trial.is_well()
         if idle is not None and not (isinstance(sandbox, KeepsWarm) and sandbox.warm()):
             await assert_none_since(idle)
 
     @pytest_asyncio.fixture(loop_scope="class")
-    async def reaching(self, open_with: OpenWith | None, tmp_path: Path) -> AsyncIterator[Trial]:
-        async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
-            yield trial
+    async def reaching(
+        self, open_with: OpenWith | None, connected: Sandbox | None, idle: Traces | None, tmp_path: Path
+    ) -> AsyncIterator[Trial]:
+        if connected is None:
+            async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
+                yield trial
+            return
+        trial = Trial(connected, tmp_path)
+        yield trial
+        await trial.is_well()
+        if idle is not None:
+            await assert_none_since(idle)
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def by_hand(self, reaching: Trial) -> Trial:
