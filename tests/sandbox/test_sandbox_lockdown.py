@@ -19,15 +19,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cellblock.host import hierarchies, processes
 from cellblock.inside import kernel
 from skillery.backends import Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.testing import SharedSandbox
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.leftovers import descendants
-from skillery.testing.sandbox.trial import SandboxCases, value_of
+from skillery.testing.sandbox.trial import value_of
 from tests.sandbox.test_sandbox_warm import AT_ONCE, at_once
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
 from tests.support.processes import eventually_async
@@ -42,10 +44,11 @@ WAIT = "import time\nfrom runtime import blobs\ndef main(args):\n    blobs.write
 LIMITS = Limits(timeout_ms=300_000, memory_mb=256, processes=40, disk_mb=8, disk_files=100, tmp_mb=4, cpus=1.0)
 
 
-class TestLockdown(SandboxCases):
-    @pytest.fixture
-    async def sandbox(self, tmp_path: Path) -> AsyncIterator[LinuxSandbox]:
-        async with unprepared(tmp_path) as sandbox:
+class TestLockdown(SharedSandbox):
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
+        async with unprepared(tmp_path_factory.mktemp("sandbox")) as sandbox:
             yield sandbox
 
     async def test_every_namespace_is_the_runs_own(self, trial: Trial) -> None:

@@ -17,13 +17,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from bubblewrap_here import bwrap, make
 from cellblock.host import hierarchies
 from skillery.backends import CodeCall, Job, Limits
+from skillery.testing import SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
-from skillery.testing.sandbox.trial import SandboxCases
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 from test_bubblewrap_contract import is_alive, status
 from tests.sandbox.test_sandbox_lockdown import generous_server
@@ -74,10 +75,11 @@ def innermost(pid: int) -> int:
     return min(int(status(pid)["NSpid"].split()[-1]), 999)
 
 
-class TestLockdown(SandboxCases):
-    @pytest.fixture
-    async def sandbox(self, tmp_path: Path) -> AsyncIterator[BubblewrapSandbox]:
-        sandbox = make(tmp_path)
+class TestLockdown(SharedSandbox):
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BubblewrapSandbox]:  # type: ignore[override]
+        sandbox = make(tmp_path_factory.mktemp("sandbox"))
         await sandbox.start()
         yield sandbox
         await sandbox.close()
