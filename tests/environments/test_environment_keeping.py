@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from skillery.backends import Failure, PackageMount, Place, Sandbox
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.context.queue import BuildProgress, BuildQueue, Queue
-from skillery.database import Database, migrate
+from skillery.database import Database
 from skillery.environments.builder import Builder
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.jobs import BuildFailed, Jobs
@@ -26,9 +28,11 @@ from skillery.environments.store import Environments
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
 from tests.support.processes import eventually_async
+from tests.support.templates import sqlite_template
 from tests.support.wheels import make_wheel
 
 MIB = 1024 * 1024
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Keeping:
@@ -63,21 +67,20 @@ class Keeping:
         return sorted(path.name for path in (self.folder / "ready").iterdir())
 
 
-@pytest.fixture
-async def linux(tmp_path: Path) -> AsyncIterator[Sandbox]:
-    sandbox = open_sandbox(LinuxSandboxSettings(), Place(tmp_path))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def linux(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+    sandbox = open_sandbox(LinuxSandboxSettings(), Place(tmp_path_factory.mktemp("sandbox")))
     yield sandbox
     await sandbox.close()
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
-    made = Database(f"sqlite:///{tmp_path / 'x.db'}")
-    migrate.upgrade(made)
-    return made
+    shutil.copyfile(sqlite_template(), tmp_path / "x.db")
+    return Database(f"sqlite:///{tmp_path / 'x.db'}")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def keeping(tmp_path: Path, linux: Sandbox, database: Database) -> AsyncIterator[Keeping]:
     made = Keeping(tmp_path, linux, database)
     await made.environments.start()
