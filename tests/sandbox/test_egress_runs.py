@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from cellblock.egress.listeners import ENVIRONMENT
 from cellblock.inside import kernel
@@ -35,6 +36,7 @@ NAMES = ("api.test", "a.api.test", "b.api.test", "other.test", "evil.test")
 TESTS = Path(__file__).parents[1]
 HOSTS: dict[str, tuple[str, ...]] = dict.fromkeys(NAMES, ("127.0.0.1",))
 OPEN = LinuxSandboxSettings(allow_private=("127.0.0.1",), hosts=HOSTS)
+in_module = pytest.mark.asyncio(loop_scope="module")
 FETCH = """
 import urllib.request, ssl
 def fetch(url, ca=None):
@@ -67,18 +69,25 @@ async def opened(settings: LinuxSandboxSettings, folder: Path) -> LinuxSandbox:
     return sandbox
 
 
-@pytest.fixture
-async def runs(tmp_path: Path) -> AsyncIterator[Runs]:
-    """Yield a sandbox whose proxy is running. Fail if processes or files are left after the test."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[LinuxSandbox, frozenset[int]]]:
+    """Yield a sandbox, and the processes that do not belong to it."""
     others = traces(with_groups=False).processes
-    sandbox = await opened(OPEN, tmp_path)
+    sandbox = await opened(OPEN, tmp_path_factory.mktemp("sandbox"))
+    yield sandbox, others
+    await sandbox.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def runs(shared: tuple[LinuxSandbox, frozenset[int]], tmp_path: Path) -> AsyncIterator[Runs]:
+    """Yield a sandbox whose proxy is running. Fail if processes or files are left after the test."""
+    sandbox, others = shared
     runs = Runs(sandbox)
     await runs.value("def main(args): pass", "http://api.test")
-    before = traces(others)
+    before = traces(others, with_groups=False)
     yield runs
     await Trial(sandbox, tmp_path).is_well()
     await assert_none_since(before)
-    await sandbox.close()
 
 
 @pytest.fixture
@@ -99,6 +108,7 @@ def refused(outcome: Outcome) -> NetworkUse:
     return use
 
 
+@in_module
 async def test_code_reaches_an_allowed_host_over_http(runs: Runs, plain: Upstream) -> None:
     outcome = await runs(
         f"def main(args): return fetch('http://API.test:{plain.port}/x')", f"http://api.test:{plain.port}"
@@ -111,6 +121,7 @@ async def test_code_reaches_an_allowed_host_over_http(runs: Runs, plain: Upstrea
     assert outcome.log.head == b""
 
 
+@in_module
 async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls: Upstream) -> None:
     outcome = await runs(
         f"def main(args): return fetch('https://a.api.test:{tls.port}/t', args['ca'])",
@@ -125,6 +136,7 @@ async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
+@in_module
 async def test_node_and_bash_reach_hosts_only_through_proxy(runs: Runs, plain: Upstream) -> None:
     node = """
     import http from "node:http";
@@ -162,6 +174,7 @@ async def test_node_and_bash_reach_hosts_only_through_proxy(runs: Runs, plain: U
 
 
 @pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="this host has no curl")
+@in_module
 async def test_curl_uses_proxy_of_run(runs: Runs, plain: Upstream, tls: Upstream) -> None:
     code = f"""
     import subprocess, pathlib
@@ -189,6 +202,7 @@ async def test_curl_uses_proxy_of_run(runs: Runs, plain: Upstream, tls: Upstream
     assert "403" in refused_tls[2]
 
 
+@in_module
 async def test_a_refusal_tells_the_code_the_log_and_the_record(runs: Runs, plain: Upstream) -> None:
     code = f"""
     import urllib.error
@@ -212,6 +226,7 @@ async def test_a_refusal_tells_the_code_the_log_and_the_record(runs: Runs, plain
     assert plain.connections == 0
 
 
+@in_module
 async def test_run_error_shows_missing_permission_after_uncaught_refusal(runs: Runs) -> None:
     outcome = await runs("def main(args): return fetch('https://evil.test/')", "https://api.test")
 
@@ -220,6 +235,7 @@ async def test_run_error_shows_missing_permission_after_uncaught_refusal(runs: R
     assert '"https://evil.test" in permissions.network of skill.toml would allow it' in outcome.failure.message
 
 
+@in_module
 async def test_a_redirect_to_a_host_that_is_not_allowed_is_refused(runs: Runs, plain: Upstream) -> None:
     with upstream(answer=redirect(f"http://evil.test:{plain.port}/stolen")) as redirecting:
         outcome = await runs(
@@ -232,6 +248,7 @@ async def test_a_redirect_to_a_host_that_is_not_allowed_is_refused(runs: Runs, p
     assert plain.connections == 0
 
 
+@in_module
 async def test_tls_for_another_name_than_the_tunnels_is_refused(runs: Runs, tls: Upstream) -> None:
     code = f"""
     import socket, ssl
@@ -251,6 +268,7 @@ async def test_tls_for_another_name_than_the_tunnels_is_refused(runs: Runs, tls:
     assert tls.received == b""
 
 
+@in_module
 async def test_without_a_list_there_is_no_proxy_and_no_variable(runs: Runs) -> None:
     code = """
     import os, socket
@@ -263,6 +281,7 @@ async def test_without_a_list_there_is_no_proxy_and_no_variable(runs: Runs) -> N
     assert outcome.network == ()
 
 
+@in_module
 async def test_the_proxy_is_all_there_is(runs: Runs, plain: Upstream) -> None:
     """A run has no route, no name server, no UDP and no port but the proxy's, and cannot listen on the port of the
     proxy.
@@ -337,6 +356,7 @@ def test_a_private_address_that_is_none_stops_the_start(tmp_path: Path) -> None:
             open_sandbox(settings, Place(tmp_path))
 
 
+@in_module
 async def test_runs_at_the_same_time_have_ways_out_of_their_own(runs: Runs, plain: Upstream) -> None:
     code = f"""
     import urllib.error
@@ -355,6 +375,7 @@ async def test_runs_at_the_same_time_have_ways_out_of_their_own(runs: Runs, plai
     assert (of_a, of_b, of_none) == ([200, 403], [403, 200], False)
 
 
+@in_module
 async def test_a_run_that_ends_leaves_no_connection_behind(runs: Runs) -> None:
     with upstream(until=b"never") as endless:
         code = f"""
@@ -375,6 +396,7 @@ async def test_a_run_that_ends_leaves_no_connection_behind(runs: Runs) -> None:
         assert endless.connections <= 32
 
 
+@in_module
 async def test_a_cancelled_run_leaves_nothing(runs: Runs, plain: Upstream) -> None:
     for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
         running = asyncio.ensure_future(
@@ -386,6 +408,7 @@ async def test_a_cancelled_run_leaves_nothing(runs: Runs, plain: Upstream) -> No
             await running
 
 
+@in_module
 async def test_a_proxy_that_is_killed_ends_no_run(runs: Runs, plain: Upstream) -> None:
     pid = runs.sandbox.egress.pid
     assert pid is not None
@@ -415,6 +438,8 @@ async def test_a_proxy_that_is_killed_ends_no_run(runs: Runs, plain: Upstream) -
     await runs.sandbox.egress.close()
 
 
+@in_module
+@pytest.mark.full
 async def test_a_proxy_that_hangs_is_replaced(runs: Runs, plain: Upstream) -> None:
     pid = runs.sandbox.egress.pid
     assert pid is not None
@@ -429,6 +454,7 @@ async def test_a_proxy_that_hangs_is_replaced(runs: Runs, plain: Upstream) -> No
     await runs.sandbox.egress.close()
 
 
+@in_module
 async def test_names_without_configured_address_are_resolved_by_host(runs: Runs) -> None:
     outcome = await runs("def main(args): return fetch('http://localhost/')", "http://localhost")
     assert outcome.failure is not None
