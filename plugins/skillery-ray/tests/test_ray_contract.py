@@ -10,19 +10,26 @@ import pytest_asyncio
 
 from ray_fixtures import open_here
 from skillery.backends import Sandbox
-from skillery.testing import SandboxFunctions, SandboxIsolation, SandboxTransport, SharedSandbox
+from skillery.testing import SandboxFunctions, SandboxTransport, SharedSandbox
+from skillery.testing.sandbox.files import LayoutCases
 from skillery.testing.sandbox.loopback import printed
-from skillery.testing.sandbox.network import visited
-from skillery.testing.sandbox.trial import OpenWith, Trial
+from skillery.testing.sandbox.network import HERE, visited
+from skillery.testing.sandbox.network_lists import opened
+from skillery.testing.sandbox.posture import PostureCases
+from skillery.testing.sandbox.trial import OpenWith, Trial, value_of
 from skillery.testing.sandbox.unix_sockets import listening
+from skillery.testing.upstreams import upstream
 from skillery_ray.sandbox import RaySandbox
 from tests.support.ray_cluster import RayCluster
 
 pytest_plugins = ("ray_fixtures",)
 pytestmark = pytest.mark.long
 TRANSPORT = SandboxTransport.__bases__
-OTHERS = [cases for cases in (*SandboxFunctions.__bases__, *SandboxIsolation.__bases__) if cases not in TRANSPORT]
-"""The rest of the contract."""
+OTHERS = [cases for cases in (*SandboxFunctions.__bases__, LayoutCases, PostureCases) if cases not in TRANSPORT]
+"""The functions, and what the code sees of the node. Each node runs jobs in the sandbox `linux`, whose tests check all
+other isolation. Ray could only change what the process of that sandbox has: its environment, descriptors and mounts,
+which the two groups of isolation look for.
+"""
 
 
 class OnRay(SharedSandbox):
@@ -55,7 +62,25 @@ class TestRay(OnRay, SandboxTransport):
 
 @pytest.mark.full
 class TestRayLikeLinux(OnRay, *OTHERS):  # type: ignore[misc]
-    """The other cases of the contract, through the cluster."""
+    """Other cases of the contract, through the cluster."""
+
+    async def test_lists_and_hosts_reach_the_node_and_uses_come_back(self, open_with: OpenWith, tmp_path: Path) -> None:
+        code = """
+        import urllib.error, urllib.request
+        def status(url):
+            try: return urllib.request.urlopen(url, timeout=300).status
+            except urllib.error.HTTPError as error: return error.code
+        def main(args): return [status(url) for url in args]
+        """
+        async with opened(open_with, {"api.test": HERE, "other.test": HERE}, HERE, tmp_path) as trial:
+            with upstream() as server:
+                urls = [f"http://{name}.test:{server.port}" for name in ("api", "other")]
+                outcome = await trial.code(code, urls, network=(urls[0],))
+        assert value_of(outcome) == [200, 403]
+        assert [(use.host, use.allowed, use.connections) for use in outcome.network] == [
+            ("api.test", True, 1),
+            ("other.test", False, 1),
+        ]
 
     async def test_no_unix_socket_is_made_if_a_mount_holds_a_socket(self, serving: Trial) -> None:
         """Nodes get copies of mounts, without their sockets."""

@@ -145,6 +145,7 @@ def try_on_lost(server: Server) -> str | None:
 @pytest.mark.full
 def test_excess_runs_are_busy_and_a_killed_server_leaves_no_run(start: Start) -> None:
     server = start(pending=1, labels={"node": "one"})
+    eventually(lambda: "ray_nodes_ready 1" in server.rpc.http.get("/metrics").text)
     sleep_on(server, "98105.5")
     pids = processes("98105.5")
     error = server.rpc.error("run_code", language="python", code="def main(args): return 1")

@@ -28,7 +28,7 @@ from tests.support.ray_cluster import RayCluster, ray_environment, settings_of, 
 
 pytest_plugins = ("ray_fixtures",)
 pytestmark = pytest.mark.long
-SECONDS = float(os.environ.get("SKILLERY_RAY_SECONDS", "20"))
+SECONDS = float(os.environ.get("SKILLERY_RAY_SECONDS", "8"))
 CALLERS = 3
 # The skill itself counts its runs, outside of the cluster: also the runs of a node that is killed a moment later.
 CODE = """
