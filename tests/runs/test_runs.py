@@ -587,6 +587,7 @@ def test_a_misplaced_parameter_or_limit_is_reported_with_its_place(sqlite_rpc: R
     assert "Did you mean 'memory_mb'" in typo
 
 
+@pytest.mark.full
 def test_a_full_queue_is_busy_and_says_when_to_come_back(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_RUNS": "1"})
     waiting = [in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 100})) for _ in range(2)]

@@ -108,7 +108,7 @@ def test_name_that_is_too_large_is_left_out(host: Path) -> None:
     for number in range(3):
         (host / f"etc/texmf/{number}").write_bytes(bytes(3 << 20))
     (host / "etc/libreoffice").mkdir()
-    for number in range(4_200):  # each takes 4 KiB of memory
+    for number in range(1_600):  # each takes 4 KiB of memory, of 6 MiB
         (host / f"etc/libreoffice/{number}").write_text("1")
     (host / "etc/fonts/fonts.conf").write_text("small")
 

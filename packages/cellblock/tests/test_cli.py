@@ -99,6 +99,7 @@ def test_doctor_prints_a_line_for_each_probe(
     assert (helper["ok"], helper["detail"]) == (False, "init: not the file that BUILD.json names")
 
 
+@pytest.mark.full
 def test_a_reader_that_ends_early_gets_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -584,6 +584,7 @@ def test_doctor_finds_sockets_in_all_folders_of_the_template(tmp_path: Path) -> 
         assert details == [f"runs could reach {folder}/s, so they get no UNIX sockets"]
 
 
+@pytest.mark.full
 def test_doctor_lists_helper_languages_and_whole_run(box: Sandbox) -> None:
     probes = {probe.name: probe for probe in box.doctor()}
     assert [name for name, probe in probes.items() if probe.required and not probe.ok] == []
