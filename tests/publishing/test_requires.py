@@ -297,6 +297,40 @@ def test_required_skills_that_the_caller_may_not_see_are_only_counted(org: Serve
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_locks_errors_and_calls_do_not_name_hidden_required_skills(org: Server, new_name: str) -> None:
+    base, middle, top, absent = (f"{new_name}.{each}" for each in ("base", "middle", "top", "absent"))
+    ann, bob = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*")), Caller(org.url, Who("bob"))
+    ann("create_skill", **skill(base, permissions=PERMISSIONS))
+    ann("create_skill", **skill(middle, skills={base: "*"}))
+    ann("create_skill", **skill(top, code=calling(middle), skills={middle: "*"}))
+    for name in (base, middle, top):
+        ann("set_visibility", name=name, visibility="private" if name == base else "public")
+
+    locked = bob("resolve_skills", skills=[top])
+    assert [(each["name"], each.get("requires")) for each in locked["lock"]] == [(top, [middle]), (middle, None)]
+    assert locked["requires_hidden"] == 1
+    assert bob("resolve_skills", skills=[middle], required=False)["requires_hidden"] == 1
+    assert "requires_hidden" not in ann("resolve_skills", skills=[top])
+
+    # `required_by` and `skills` may name any skill: the answers say the same about a hidden one and an absent one.
+    def error(name: str, by: str) -> str:
+        answer = bob.error("resolve_skills", skills=[name], required_by=by)
+        assert base not in answer["data"].pop("near", ())
+        told = answer["code"], answer["message"], sorted(answer["data"]), answer["data"]["type"]
+        return str(told).replace(base, "X").replace(absent, "X")
+
+    assert error(base, top) == error(absent, top)
+    assert error(middle, base) == error(middle, absent)
+    hidden = bob.error("resolve_skills", skills=[middle], required_by=top)
+    assert (hidden["data"]["type"], base in str(hidden)) == ("requires_hidden", False)
+
+    assert ann("describe_skill", name=top)["skill"]["permissions_diff"]["added"]["calls"] == [base]
+    added = bob("describe_skill", name=top)["skill"]["permissions_diff"]["added"]
+    assert added == {"network": [], "secrets": [], "calls_hidden": 1}
+    assert base not in str(bob("execute_skill", name=top)["error"])
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 async def test_the_event_loop_does_not_choose_versions(database: Database, tmp_path: Path) -> None:
     """A choice may take seconds, in which the server would answer no other request."""
     threads = set()

@@ -185,6 +185,8 @@ async def resolve_lock(client: AsyncClient, skills: Sequence[str], *, required: 
     # A server of an earlier release does not have the param.
     options: Any = {} if required else {"required": False}
     answer = await client.resolve_skills(skills=list(skills), **options)
+    if hidden := answer.get("requires_hidden"):
+        print_warning(f"{hidden} required {'skill is' if hidden == 1 else 'skills are'} left out: you may not see them")
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 

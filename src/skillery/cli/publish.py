@@ -329,6 +329,8 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     diff = answer.get("permissions_diff")
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     added += [f"calls of {name}" for name in diff["added"].get("calls", ())] if diff else []
+    hidden = diff["added"].get("calls_hidden") if diff else None
+    added += [f"calls of hidden skills ({hidden})"] if hidden else []
     if diff and added:
         occasion = f"added since {diff['against']}" if diff["against"] else "in the first version"
         review = "; a reviewer must approve this" if answer["status"] in {"draft", "in_review"} else ""

@@ -528,6 +528,7 @@ class PermissionNames(TypedDict):
     secrets: list[str]
     workspace: NotRequired[bool]
     calls: NotRequired[list[str]]
+    calls_hidden: NotRequired[int]
 
 
 class PermissionsDiff(TypedDict):
@@ -1126,6 +1127,8 @@ class Lock(TypedDict):
     """A lock of skills: exact versions with their digests."""
 
     lock: list[Locked]
+    requires_hidden: NotRequired[int]
+    """Number of further required skills, which the caller may not see."""
 
 
 class LockProblem(TypedDict):

@@ -62,9 +62,11 @@ class PermissionNames(msgspec.Struct, frozen=True):
     """Set if the permissions also apply in workspaces: `runtime.workspace`."""
     calls: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Required skills whose functions the skill may call, with their own permissions, if there are any."""
+    calls_hidden: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of further such skills, which the caller may not see."""
 
     def __bool__(self) -> bool:
-        return bool(self.network or self.secrets or self.workspace is True or self.calls)
+        return bool(self.network or self.secrets or self.workspace is True or self.calls or self.calls_hidden)
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):

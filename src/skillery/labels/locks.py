@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.registry.required_choice import choose
-from skillery.registry.requires import closure_of_row, ranges_of
+from skillery.registry.requires import closure_of_row, ranges_of, sees_skills
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.revocations import require_harmless
 from skillery.registry.version_rows import Severity, VersionRow, is_severe
@@ -46,6 +46,9 @@ class Lock(msgspec.Struct, frozen=True):
     """A lock of skills: exact versions with their digests."""
 
     lock: list[Locked]
+    requires_hidden: Annotated[
+        int | UnsetType, Meta(description="Number of further required skills, which the caller may not see")
+    ] = UNSET
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -76,7 +79,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str], *, required: bool = True) -> Lock:
     """Return the exact version of each reference, in the given order and without duplicates. With `required`, the
-    versions that they require follow.
+    versions that they require follow. Skills that the identity may not see are only counted.
 
     A reference is `name` or `name@<version spec>`. Raise the error of the first reference that does not resolve, with
     the reference in `data["skill"]`. Raise InvalidParams if there are more than MOST_LOCKED references, or if two of
@@ -90,8 +93,11 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
         )
     rows: dict[str, VersionRow] = {}
     named = [(text, _resolved(connection, identity, text)) for text in dict.fromkeys(texts)]
-    closures = ((text, each.row) for text, row in named if required for each in closure_of_row(connection, row))
-    for text, row in itertools.chain(named, closures):
+    closures = [(text, each.row) for text, row in named for each in closure_of_row(connection, row)]
+    sees = sees_skills(connection, identity)
+    hidden = {row.name for _, row in closures if not sees(row)}
+    seen = ((text, row) for text, row in closures if required and row.name not in hidden)
+    for text, row in itertools.chain(named, seen):
         locked = rows.setdefault(row.name, row)
         if locked.version_id != row.version_id:
             raise InvalidParams(
@@ -100,11 +106,14 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
                 param="skills",
                 skill=text,
             )
-    return _lock_of(rows.values())
+    return _lock_of(rows.values(), hidden)
 
 
-def _lock_of(rows: Iterable[VersionRow]) -> Lock:
-    return Lock([Locked(row.name, row.version, row.digest, row.status, [*ranges_of(row)] or UNSET) for row in rows])
+def _lock_of(rows: Iterable[VersionRow], hidden: Collection[str] = ()) -> Lock:
+    """Return a lock of these versions, without the names of required skills in `hidden`."""
+    requires = ((row, [name for name in ranges_of(row) if name not in hidden]) for row in rows)
+    locked = [Locked(row.name, row.version, row.digest, row.status, names or UNSET) for row, names in requires]
+    return Lock(locked, len(hidden) or UNSET)
 
 
 def lock_required(connection: Connection, identity: Identity, name: str, texts: Sequence[str]) -> Lock:

@@ -37,7 +37,7 @@ from skillery.publishing.gate import PublishingRules, as_found, publication_of
 from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.publishing.passing import Passing, rules_under
 from skillery.registry.index_names import index_name_warning
-from skillery.registry.requires import digests_of
+from skillery.registry.requires import digests_of, seen_calls
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
@@ -283,7 +283,7 @@ class Publisher:
             warnings=(*bundle.warnings, *([warning] if warning else ())),
             findings=findings,
             examples=tested.examples,
-            permissions_diff=state.diff,
+            permissions_diff=await self._database.read(partial(seen_calls, identity=identity, diff=state.diff)),
             unchanged=state.taken is not None,
         )
 

@@ -21,6 +21,7 @@ from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import RESOLVABLE, attestations, skill_versions, skills
+from skillery.formats.check_results import PermissionsDiff
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
@@ -29,6 +30,7 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Given, Method, Params, Sentence, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.passing import Judged, Passing, policy_of, step_if_met
+from skillery.registry.requires import seen_calls
 from skillery.settings.versions import EvaluationRules
 from skillery.versions.checks import Checks, checks_of, set_checks
 from skillery.versions.lifecycle_steps import find_for_step, step_one
@@ -95,7 +97,8 @@ class Reviews:
     ) -> tuple[tuple[SignedStatement, ...], Checks | None]:
         """Return the signed statements of an approval, and the results of checks that have changed, else None."""
         row, stored = judged.row, checks_of(judged.row.checks_json)
-        review = review_predicate(identity, "approved", note, stored.permissions_diff, accepts)
+        diff = await self._shown(identity, stored)
+        review = review_predicate(identity, "approved", note, diff, accepts)
         predicates: dict[str, Any] = {} if is_repeated else {"review": review}
         checks = None
         if stored.waiting and judged.is_reviewed_with(identity, predicates):
@@ -105,6 +108,11 @@ class Reviews:
             return (), None
         return await self._passing.signing.attest(identity, row.name, row.version, row.digest, predicates), checks
 
+    async def _shown(self, identity: Identity, checks: Checks) -> PermissionsDiff | None:
+        """Return the permissions that the reviewer has seen as added or removed."""
+        diff = checks.permissions_diff
+        return await self._database.read(partial(seen_calls, identity=identity, diff=diff)) if diff else None
+
     async def reject_version(self, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
         """Reject a version that is in review. A rejected version can never be published. Raise NotAllowed, the errors
         of `step_one`, and Busy if the signer cannot be reached.
@@ -112,7 +120,7 @@ class Reviews:
         access.require_namespace(identity, "review", name)
         find = partial(find_for_step, identity=identity, name=name, version=version, step="reject")
         row = await self._database.read(find)
-        review = review_predicate(identity, "rejected", reason, checks_of(row.checks_json).permissions_diff)
+        review = review_predicate(identity, "rejected", reason, await self._shown(identity, checks_of(row.checks_json)))
         attest = self._passing.signing.attest
         statements = await attest(identity, row.name, row.version, row.digest, {"review": review})
 

@@ -188,13 +188,19 @@ def choose(
 
 def _problem(
     connection: Connection, identity: Identity, provider: Skills, name: str, needs: Sequence[Need]
-) -> RequiresUnknown | RequiresUnsolvable | RequiresCycle | RequiresDraft:
+) -> RequiresUnknown | RequiresUnsolvable | RequiresCycle | RequiresHidden | RequiresDraft:
     """Return the error for needs that no choice of versions satisfies."""
     for need in needs:
+        versions, by = provider.versions(need.name), need.by.split("'")[1]
+        if not versions and by != name:
+            # The caller has not named this skill, so the error does not name it either.
+            return RequiresHidden(
+                f"{need.by} requires a skill that you may not see",
+                hint=f"Ask a publisher of '{by}', or do not require it.",
+                name=by,
+            )
         if need.name == name:
-            by = need.by.split("'")[1]
             return _cycle([name, *([by] if by != name else []), name])
-        versions = provider.versions(need.name)
         if not versions:
             unknown = skill_not_found(connection, identity, need.name)
             return RequiresUnknown(

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, func, insert, null, select
 from skillery.backends import Identity
 from skillery.database import Change, Statement, select_row
 from skillery.database.tables import skill_versions, skills, version_closure, version_requires
-from skillery.formats.check_results import CheckFinding
+from skillery.formats.check_results import CheckFinding, PermissionNames, PermissionsDiff
 from skillery.formats.manifest_tables import ranges_in
 from skillery.formats.names import is_within, namespace_of
 from skillery.formats.wording import one_line
@@ -146,7 +146,7 @@ class SeenClosure(NamedTuple):
 
 def seen_closure(connection: Connection, identity: Identity, row: VersionRow) -> SeenClosure:
     """Return the versions that a version requires, without the names of skills that the identity may not see."""
-    return _seen(closure_of_row(connection, row), _sees_skills(connection, identity))
+    return _seen(closure_of_row(connection, row), sees_skills(connection, identity))
 
 
 def seen_closures(connection: Connection, identity: Identity, version_ids: Iterable[int]) -> Mapping[int, SeenClosure]:
@@ -154,7 +154,7 @@ def seen_closures(connection: Connection, identity: Identity, version_ids: Itera
     closures = defaultdict[int, list[Required]](list)
     for row in connection.execute(_CLOSURES.where(version_closure.c.version_id.in_(ids := list(version_ids)))):
         closures[row[-1]].append(Required(row[-2], VersionRow(*row[:-2])))
-    sees = _sees_skills(connection, identity)
+    sees = sees_skills(connection, identity)
     return {version_id: _seen(closures[version_id], sees) for version_id in ids}
 
 
@@ -163,7 +163,7 @@ def _seen(closure: Sequence[Required], sees: Callable[[VersionRow], bool]) -> Se
     return SeenClosure(seen, len(closure) - len(seen))
 
 
-def _sees_skills(connection: Connection, identity: Identity) -> Callable[[VersionRow], bool]:
+def sees_skills(connection: Connection, identity: Identity) -> Callable[[VersionRow], bool]:
     """Return a function that says whether the identity sees the skill of a row. Each skill is looked up once."""
 
     @cache
@@ -171,6 +171,22 @@ def _sees_skills(connection: Connection, identity: Identity) -> Callable[[Versio
         return sees_skill(connection, identity, skill_id, name, visibility)
 
     return lambda row: sees(row.skill_id, row.name, row.visibility)
+
+
+def seen_calls(connection: Connection, identity: Identity, diff: PermissionsDiff) -> PermissionsDiff:
+    """Return the permissions diff with the number of skills that the identity may not see, instead of their names."""
+    names = {name for each in (diff.added, diff.removed) for name in each.calls or ()}
+    if not names:
+        return diff
+    rows = connection.execute(select(skills.c.id, skills.c.name, skills.c.visibility).where(skills.c.name.in_(names)))
+    seen = {row.name for row in rows if sees_skill(connection, identity, *row)}
+
+    def without_hidden(permissions: PermissionNames) -> PermissionNames:
+        calls = tuple(name for name in permissions.calls or () if name in seen)
+        hidden = len(permissions.calls or ()) - len(calls)
+        return msgspec.structs.replace(permissions, calls=calls or msgspec.UNSET, calls_hidden=hidden or msgspec.UNSET)
+
+    return msgspec.structs.replace(diff, added=without_hidden(diff.added), removed=without_hidden(diff.removed))
 
 
 def count_dependents(connection: Connection, version_id: int) -> int:

@@ -21,7 +21,7 @@ from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.registry.development import EvaluatingIdentity
 from skillery.registry.required_choice import choose
-from skillery.registry.requires import closure_of, hidden_in
+from skillery.registry.requires import closure_of, hidden_in, sees_skills
 from skillery.registry.resolution import resolve
 from skillery.registry.revocations import require_runnable, revocation_of
 from skillery.registry.version_rows import VersionRow
@@ -152,8 +152,8 @@ class Mounts:
             return ImportableSkills()
         mounted = {import_name(mount.name): mount for mount in job.skills}
 
-        def work(connection: Connection) -> tuple[list[VersionRow], list[str]]:
-            rows, hidden = list[VersionRow](), list[str]()
+        def work(connection: Connection) -> tuple[list[VersionRow], list[str], set[str]]:
+            rows, hidden, sees = list[VersionRow](), list[str](), sees_skills(connection, identity)
             for skill in requiring:
                 closure = closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
                 if not closure and isinstance(identity, EvaluatingIdentity):
@@ -161,19 +161,18 @@ class Mounts:
                 hidden += hidden_in(connection, skill.name, closure)
                 chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires.items())
                 rows += [each.row for each in chosen]
-            return rows, hidden
+            return rows, hidden, {row.name for row in rows if sees(row)}
 
         versions = dict[str, VersionRow]()
         # The choice takes up to MOST_SECONDS.
-        rows, hidden = await asyncio.to_thread(self._database.read_now, work)
+        rows, hidden, seen = await asyncio.to_thread(self._database.read_now, work)
         for row in rows:
             _check_same(mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row), row)
             is_malicious = (revocation_of(row) or {}).get("severity") == "malicious"
             if row.status == "purged" or is_malicious or row.name in hidden:
                 why = "was purged" if row.status == "purged" else "is malicious" if is_malicious else "is hidden now"
-                message = (
-                    f"the required skill '{row.name}' {row.version} {why}: publish a version that does not need it"
-                )
+                about = f"the required skill '{row.name}' {row.version}" if row.name in seen else "a required skill"
+                message = f"{about} {why}: publish a version that does not need it"
                 return ImportableSkills(failure=Failure(FailureType.DEPENDENCY_GONE, message))
         return await self.importable([*versions.values()])
 

@@ -26,7 +26,7 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
-from skillery.registry.requires import Required, declared_by, ranges_of, seen_closure, withdrawal_of
+from skillery.registry.requires import Required, declared_by, ranges_of, seen_calls, seen_closure, withdrawal_of
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
@@ -133,7 +133,7 @@ def _described(
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # Sent as stored, `verified` first. Most versions have no check results.
-        parts.append(_checks(row, required))
+        parts.append(_checks(connection, identity, row, required))
         if title := title_of(msgspec.json.decode(row.frontmatter_json), "", row.name):
             parts.append(f'"title":{_json(title)}')
         if row.audience is not None:
@@ -143,13 +143,19 @@ def _described(
     return ",".join(parts)
 
 
-def _checks(row: VersionRow, required: Sequence[Required]) -> str:
+def _checks(connection: Connection, identity: Identity, row: VersionRow, required: Sequence[Required]) -> str:
     """Return the check results as JSON fields, with findings about required versions that were withdrawn since."""
     withdrawn = [finding for each in required if (finding := withdrawal_of(each.row))]
-    if not withdrawn:
+    has_calls = '"calls"' in (row.checks_json or "")
+    if not (withdrawn or has_calls):
         return row.checks_json[1:-1] if row.checks_json else '"verified":false'
     checks = msgspec.json.decode(row.checks_json or '{"verified":false}')
-    return _json({**checks, "findings": [*checks.get("findings", []), *withdrawn]})[1:-1]
+    if has_calls and "permissions_diff" in checks:
+        stored = msgspec.convert(checks["permissions_diff"], PermissionsDiff)
+        checks["permissions_diff"] = seen_calls(connection, identity, stored)
+    if withdrawn:
+        checks["findings"] = [*checks.get("findings", []), *withdrawn]
+    return _json(checks)[1:-1]
 
 
 def required_skills(row: VersionRow, required: Sequence[Required]) -> list[RequiredSkill]:

@@ -123,6 +123,7 @@ def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> li
 def _rights(kind: RightKind, names: PermissionNames) -> list[Right]:
     rights = [Right("network", host, kind) for host in names.network]
     rights += [Right("call", name, kind) for name in names.calls or ()]
+    rights += [Right("call", f"{names.calls_hidden} hidden", kind)] if names.calls_hidden else []
     rights += [Right("secret", secret, kind) for secret in names.secrets]
     return [*rights, Right("workspace", "workspaces", kind)] if names.workspace is True else rights
 
