@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,6 +90,48 @@ def test_each_caller_clones_the_skills_that_it_sees(tokens_server: Server, team:
     other("init", "--quiet", "single")
     other("fetch", "--quiet", other.address(team.name), shown, cwd="single")
     assert shown in other.objects("single")
+
+
+@pytest.mark.full
+def test_the_clone_of_a_namespace_has_the_required_skills_that_its_caller_sees(
+    tokens_server: Server, team: Team, tmp_path: Path
+) -> None:
+    publisher, app, lib = Rpc(tokens_server.url, team.member), f"{team.name}.app", f"{team.name}.lib"
+
+    def create(name: str, version: str = "1.0.0", **skills: str) -> None:
+        requires = {"requires": {"skills": {f"{lib}.{each}": spec for each, spec in skills.items()}}} if skills else {}
+        publisher(
+            "create_skill",
+            manifest=manifest(name, version, **requires),
+            skill_md=f"# {name} {version}\n",
+            files=skill_files(),
+        )
+
+    for version in ("1.0.0", "1.1.0", "2.0.0"):
+        create(f"{lib}.base", version)
+    create(f"{lib}.inner")
+    create(f"{lib}.twice", inner="*")
+    create(f"{app}.old", base="~1.0")
+    create(f"{app}.new", base="^1", twice="*")
+    publisher("set_visibility", name=f"{lib}.inner", visibility="namespace")
+    member, other = (Git(tmp_path / name, tokens_server.url, getattr(team, name)) for name in ("member", "other"))
+
+    def skills_of(git: Git, to: str) -> tuple[dict[str, str], list[str]]:
+        """Return the first lines of all SKILL.md of a clone by folder, and the plugins of its marketplace."""
+        files = files_of(git.clone(app, to))
+        plugins = json.loads(files[".claude-plugin/marketplace.json"])["plugins"]
+        texts = {path.split("/")[1]: text for path, text in files.items() if path.endswith("/SKILL.md")}
+        titles = {folder: text.decode().partition("# ")[2].strip() for folder, text in texts.items()}
+        return titles, [plugin["name"] for plugin in plugins]
+
+    own = {f"{team.name}-app-{each}": f"{app}.{each} 1.0.0" for each in ("new", "old")}
+    seen = own | {f"{team.name}-lib-base": f"{lib}.base 1.1.0", f"{team.name}-lib-twice": f"{lib}.twice 1.0.0"}
+    assert skills_of(other, "clone") == (seen, [*seen, f"{team.name}-app-all"])
+    assert skills_of(member, "clone")[0] == seen | {f"{team.name}-lib-inner": f"{lib}.inner 1.0.0"}
+    assert member("log", "-1", "--format=%s", cwd="clone") == f"2 skills of {app}, and 3 that they require"
+    assert other.refs(app) == other.refs(app)
+    publisher("yank_version", name=f"{lib}.base", version="1.1.0", reason="wrong")
+    assert skills_of(other, "later")[0][f"{team.name}-lib-base"] == f"{lib}.base 1.0.0"
 
 
 def test_hidden_and_unknown_repositories_answer_identically(tokens_server: Server, team: Team) -> None:

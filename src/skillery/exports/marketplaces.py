@@ -69,7 +69,7 @@ class ThinPlugins(NamedTuple):
         members: dict[str, list[RepositoryVersion]] = {}
         for version in versions:
             namespace = self.namespace_of(version.name)
-            if namespace is not None:
+            if namespace is not None and not version.is_required:
                 members.setdefault(namespace, []).append(version)
         return dict(sorted(members.items()))
 
@@ -263,7 +263,7 @@ def _namespaces(
     members: dict[str, list[RepositoryVersion]] = {}
     for version in versions:
         namespace = version.name.rpartition(".")[0]
-        if namespace:
+        if namespace and not version.is_required:
             members.setdefault(namespace, []).append(version)
     plugins: dict[str, dict[str, Any]] = {}
     for namespace, skills in sorted(members.items()):

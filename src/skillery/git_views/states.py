@@ -88,7 +88,7 @@ def state_of_skills(
         Snapshot(
             (_branch(branch),),
             versions,
-            f"{len(versions)} {'skill' if len(versions) == 1 else 'skills'} of {owner_name}\n",
+            _message(versions, owner_name),
             max((_seconds(version) for version in versions), default=0),
             None,
         )
@@ -96,6 +96,13 @@ def state_of_skills(
         if is_ref(_branch(branch))
     )
     return _state(owner, name, snapshots, thin)
+
+
+def _message(versions: Sequence[RepositoryVersion], owner_name: str) -> str:
+    required = sum(version.is_required for version in versions)
+    own = len(versions) - required
+    more = f", and {required} that they require" if required else ""
+    return f"{own} {'skill' if own == 1 else 'skills'} of {owner_name}{more}\n"
 
 
 def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
@@ -120,9 +127,9 @@ def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: T
     """Return a state with its digest."""
     hasher = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
     for snapshot in snapshots:
-        # A revocation is added only if there is one, so that the digests of other states stay.
+        # Later members are added only if they are set, so that the digests of other states stay.
         rows = [
-            (row.index_name, row.name, row.version, row.digest, _seconds(row), *filter(None, (row.revocation,)))
+            (row.index_name, row.name, row.version, row.digest, _seconds(row), *filter(None, row[-2:]))
             for row in snapshot.versions
         ]
         hasher.update(msgspec.json.encode([snapshot.refs, snapshot.message, snapshot.time, snapshot.parent, rows]))

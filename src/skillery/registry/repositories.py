@@ -10,13 +10,21 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, liter
 
 from skillery.backends import Identity
 from skillery.database import in_utc
-from skillery.database.tables import RESOLVABLE, index_names, labels, skill_versions, skills, version_steps
+from skillery.database.tables import (
+    RESOLVABLE,
+    index_names,
+    labels,
+    skill_versions,
+    skills,
+    version_closure,
+    version_steps,
+)
 from skillery.errors import RepositoryTooLarge
 from skillery.formats.names import index_name
 from skillery.registry.index_names import in_index, index_values
 from skillery.registry.resolution import find_skill
 from skillery.registry.version_rows import is_severe, yank_of
-from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.registry.visibility import WAS_PUBLISHED, parameters, sees_each, view_of
 
 ROWS_AT_ONCE = 1000
 MOST_LABELS = 32
@@ -53,6 +61,8 @@ class RepositoryVersion(NamedTuple):
     """The time of the approval, or of the creation if there was no review."""
     revocation: str = ""
     """The yank for security as JSON, or ""."""
+    is_required: bool = False
+    """Whether the version is there only because another version of the branch requires it."""
 
 
 class SkillHistory(NamedTuple):
@@ -71,21 +81,56 @@ def list_branches(
     """Return the versions of each branch that the identity sees, sorted by index name.
 
     The branch `latest` has the latest version of each skill in the index of `namespace` ("": of the server). A branch
-    with the name of a label has the labelled versions. Yanked versions are in no branch. Return {} if the identity sees
-    no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills. All branches of labels
-    together have at most `most` versions: a label that exceeds this has no branch.
+    with the name of a label has the labelled versions. A branch of a namespace also has the versions that its versions
+    require, of skills that it does not have. Yanked versions are in no branch. Return {} if the identity sees no skill
+    of this namespace. Raise RepositoryTooLarge if there are more than `most` skills. All branches of labels together
+    have at most `most` versions: a label that exceeds this has no branch.
     """
     values = index_values(identity, namespace)
-    branch = list_branch(connection, identity=identity, namespace=namespace, branch=LATEST, most=most)
+
+    def whole(name: str) -> list[RepositoryVersion]:
+        branch = list_branch(connection, identity=identity, namespace=namespace, branch=name, most=most)
+        return _with_required(connection, identity, branch) if namespace else branch
+
+    branch = whole(LATEST)
     if not branch:
         return {}
+    if len(branch) > most:
+        raise _too_many(most)
     branches = {LATEST: branch}
     remaining = most
     for label, count in _labels(connection, identity, namespace, values):
-        if count <= remaining:
-            remaining -= count
-            branches[label] = list_branch(connection, identity=identity, namespace=namespace, branch=label, most=most)
+        if count <= remaining and len(labelled := whole(label)) <= remaining:
+            remaining -= len(labelled)
+            branches[label] = labelled
     return branches
+
+
+def _with_required(
+    connection: Connection, identity: Identity, branch: list[RepositoryVersion]
+) -> list[RepositoryVersion]:
+    """Return the versions of a branch, and those that they require and that the identity sees. If two versions require
+    different versions of a skill, the higher one counts.
+    """
+    view = view_of(identity)
+    seen = [sees_each(view, skills, skills.c.id)] if view is not None else []
+    required = (
+        _versions(skill_versions.c.skill_id == skills.c.id)
+        .join(version_closure, version_closure.c.depends_on_id == skill_versions.c.id)
+        .where(skill_versions.c.status.in_(RESOLVABLE), *seen)
+        .add_columns(skill_versions.c.precedence)
+    )
+    rows: list[Any] = []
+    for start in range(0, len(branch), ROWS_AT_ONCE):
+        ids = [version.version_id for version in branch[start : start + ROWS_AT_ONCE]]
+        rows += connection.execute(required.where(version_closure.c.version_id.in_(ids)), parameters(identity)).all()
+    folders = {version.index_name: version for version in branch}
+    names = {version.name for version in branch}
+    highest = {row.name: row for row in sorted(rows, key=lambda row: row.precedence) if row.name not in names}
+    for _, row in sorted(highest.items()):
+        # Two skills can have one index name: the folder belongs to the skill of the branch, or to the first by name.
+        folders.setdefault(row.index_name, _version(*row[:-1])._replace(is_required=True))
+    return sorted(folders.values())
 
 
 def list_branch(
@@ -231,14 +276,18 @@ def _rows(
         rows = connection.execute(page.limit(ROWS_AT_ONCE), values | {"after": after}).all()
         versions += [_version(*row) for row in rows]
         if len(versions) > most:
-            raise RepositoryTooLarge(
-                f"there are more than {most} skills, which is the limit of a repository or marketplace "
-                "(the setting index_skills)",
-                hint="Ask for a namespace: /git/{namespace}.git, or /marketplace.json?namespace={namespace}.",
-            )
+            raise _too_many(most)
         if len(rows) < ROWS_AT_ONCE:
             return versions
 
 
+def _too_many(most: int) -> RepositoryTooLarge:
+    return RepositoryTooLarge(
+        f"there are more than {most} skills, which is the limit of a repository or marketplace "
+        "(the setting index_skills)",
+        hint="Ask for a namespace: /git/{namespace}.git, or /marketplace.json?namespace={namespace}.",
+    )
+
+
 def _version(*values: Any) -> RepositoryVersion:
-    return RepositoryVersion._make([*values[:-1], in_utc(values[-1]), ""])
+    return RepositoryVersion(*values[:-1], in_utc(values[-1]))
