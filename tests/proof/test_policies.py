@@ -41,6 +41,10 @@ needs = ["scan"]
 needs = ["review"]
 signed_reviews = true
 
+[policy."same.*"]
+needs = ["review"]
+requires = "same"
+
 [policy."strict.*"]
 needs = ["tests", "scan"]
 scan = "none"
@@ -102,6 +106,28 @@ def test_two_people_approve_a_version(server: Server, new_name: str) -> None:
     explanation = explained(ann, name)
     assert explanation["passed"]
     assert all(need["ok"] for need in explanation["needs"].values())
+
+
+def test_required_versions_meet_the_policy_of_the_version_that_requires_them(server: Server, new_name: str) -> None:
+    ann, rita = person(server, "ann"), person(server, "rita")
+    plain, reviewed, name = f"plain.{new_name}", f"two.{new_name}", f"same.{new_name}"
+    ann.create(plain)
+    ann.create(reviewed)
+    for reviewer in ("rita", "otto"):
+        approve(person(server, reviewer), reviewed)
+    lacking = f"required versions that meet this policy: '{plain}' 1.0.0 (0 of 1 approval)"
+
+    both = {"skills": {reviewed: "*", plain: "*"}}
+    assert ann.create(name, requires=both)["warnings"] == [f"needs {lacking}", "needs 0 of 1 approval"]
+    assert approve(rita, name)["missing"] == [lacking]
+    assert explained(ann, name)["needs"]["requires"]["missing"] == lacking
+    ann("set_visibility", name=plain, visibility="private")
+    hidden = explained(Caller(server.url, Who("bob", "read publish review", "same.*")), name)["needs"]["requires"]
+    assert hidden["missing"].endswith(": a skill that you may not see")
+
+    assert ann.create(name, "1.1.0", requires={"skills": {reviewed: "*"}})["warnings"] == ["needs 0 of 1 approval"]
+    assert approve(rita, name, "1.1.0")["status"] == "published"
+    assert "SKILLERY_REQUIRES" in statements_of(ann, name, "1.1.0", predicate="passed")["passed"]["verifiedLevels"]
 
 
 def test_the_publisher_and_agents_never_approve_under_a_policy(server: Server, new_name: str) -> None:

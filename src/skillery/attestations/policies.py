@@ -45,7 +45,9 @@ class Policy:
         rules = msgspec.to_builtins(self.rules)
         # Settings of later releases leave the digests of other policies as they were.
         values = {
-            key: value for key, value in rules.items() if value or key not in ("evaluation", "requires", "licences")
+            key: value
+            for key, value in rules.items()
+            if key not in ("evaluation", "requires", "licences") or value not in (None, [], (), "own")
         }
         own = {"self_approval": self.approval.self_approval} if self.is_default else {}
         text = json.dumps({"policy": self.name, **values, **own}, sort_keys=True, separators=(",", ":"))
@@ -150,6 +152,8 @@ class Situation(NamedTuple):
     """Whether the version waits for a review for another reason than its policy, such as more permissions."""
     former_signer: str = ""
     """The signer of the latest published version, or ""."""
+    lacking: tuple[str, ...] = ()
+    """For `requires = "same"`: what required versions still need, in words."""
 
 
 class Verdict(NamedTuple):
@@ -190,6 +194,10 @@ def judge(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     needs = [_JUDGES[need](policy, evidence) for need in NEEDS[:-1] if need in policy.rules.needs]
     if policy.rules.licences:
         needs.append(_licences(policy, evidence))
+    if policy.rules.requires == "same":
+        hint = "Require other versions. If these meet the policy later, approve this version again."
+        missing = f"required versions that meet this policy: {first_names(situation.lacking, 5)}"
+        needs.append(Need("requires", (), missing, hint) if situation.lacking else Need("requires"))
     if "review" in policy.rules.needs:
         needs.append(_review(policy, situation, evidence, policy.rules.reviews))
     elif is_new or (situation.asks_review and not policy.is_default):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, NamedTuple, Protocol
@@ -34,6 +34,7 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.method import Method, Params, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.gate import Landing, PublishingRules
+from skillery.registry.requires import Required, closure_of_row, sees_skills
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import checks_of
@@ -82,13 +83,39 @@ def read_judged(
     checks, publications = checks_of(row.checks_json), [each for each in evidence if each.word == "publication"]
     if policy.is_default:
         asks_review = row.status in WAITING or was_reviewed(connection, row.version_id)
-        policy, former = policies.of(name, asks_review=asks_review), ""
+        policy = policies.of(name, asks_review=asks_review)
     else:
         diff = checks.permissions_diff
         asks_review = checks.waiting or any(each.predicate.get("asks_review") for each in publications)
         asks_review = asks_review or (diff is not None and diff.is_increase and diff.against is not None)
-        former = read_former_signer(connection, row.name, keyid, row.version_id)
-    return Judged(row, policy, Situation(row.publisher, asks_review, former), evidence)
+    closure = closure_of_row(connection, row) if policy.rules.requires == "same" else ()
+    of_version = partial(read_situation, connection, identity, row.name, closure, policies, keyid, row.version_id)
+    situation = of_version(asks_review=asks_review)
+    return Judged(row, policy, situation._replace(publisher=row.publisher), evidence)
+
+
+def read_situation(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    closure: Iterable[Required],
+    policies: Policies,
+    keyid: str,
+    before: int | None = None,
+    *,
+    asks_review: bool,
+) -> Situation:
+    """Return the situation of a version that the identity publishes, and that requires the versions of `closure`. The
+    version `before` and later ones do not count as former ones.
+    """
+    policy, sees = policies.of(name), sees_skills(connection, identity)
+    former = "" if policy.is_default else read_former_signer(connection, name, keyid, before)
+    lacking = list[str]()
+    for _, row in closure if policy.rules.requires == "same" else ():
+        verdict = judge(policy, Situation(row.publisher), read_evidence(connection, row.version_id, keyid))
+        about = f"'{row.name}' {row.version} ({', '.join(verdict.missing)})"
+        lacking += [about if sees(row) else "a skill that you may not see"] if verdict.missing else []
+    return Situation(identity.name, asks_review, former, tuple(lacking))
 
 
 class Store(Protocol):
@@ -112,6 +139,7 @@ class Passing:
         self.policies = policies
         self.signing = signing
         self.read = partial(read_judged, policies=policies, keyid=signing.keyid)
+        self.situation = partial(read_situation, policies=policies, keyid=signing.keyid)
         self.database = database
         self.sigstore = sigstore
         self._events = events

@@ -12,7 +12,7 @@ from msgspec import Meta
 from sqlalchemy import Connection
 
 from skillery.attestations.evidence import evidence_of, read_former_signer, stated_evidence
-from skillery.attestations.policies import Policy, Situation, judge
+from skillery.attestations.policies import Policy, judge
 from skillery.attestations.predicates import (
     ci_provenance,
     import_provenance,
@@ -202,8 +202,9 @@ class Publisher:
         }
         about = (identity, publication.name, publication.version, bundle.digest)
         statements = await self._signing.attest(*about, predicates)
-        former = await self._former_signer(policy, publication.name)
-        verdict = judge(policy, Situation(identity.name, asks_review, former), evidence_of(statements))
+        situation_of = partial(self.passing.situation, identity=identity, name=publication.name, closure=state.requires)
+        situation = await self._database.read(partial(situation_of, asks_review=asks_review))
+        verdict = judge(policy, situation, evidence_of(statements))
         passed = await self.passing.passed(*about, verdict)
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
 
@@ -211,7 +212,7 @@ class Publisher:
             status = rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
             if status != "published" or policy.is_default:
                 return status
-            is_same = former == read_former_signer(connection, publication.name, self._signing.keyid)
+            is_same = situation.former_signer == read_former_signer(connection, publication.name, self._signing.keyid)
             return status if passed and is_same else "in_review"
 
         def insert(connection: Connection) -> NewVersion:
@@ -270,7 +271,8 @@ class Publisher:
         if status == "published" and not state.taken and not policy.is_default:
             results = await self._results(policy, bundle, findings, tested.examples)
             predicates = {**self._provenance(identity, None), **results}
-            situation = Situation(identity.name, former_signer=await self._former_signer(policy, publication.name))
+            situation_of = partial(self.passing.situation, identity=identity, name=publication.name)
+            situation = await self._database.read(partial(situation_of, closure=state.requires, asks_review=False))
             verdict = judge(policy, situation, stated_evidence(identity, {"publication": {}, **predicates}))
             status = "in_review" if verdict.missing else status
         warning = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
@@ -304,12 +306,6 @@ class Publisher:
             return row if holds(connection, self._storage, row, files) else None
 
         return await asyncio.to_thread(self._database.read_now, look)
-
-    async def _former_signer(self, policy: Policy, name: str) -> str:
-        """Return the signer of the latest published version, for policies that compare it, else ""."""
-        if policy.is_default:
-            return ""
-        return await self._database.read(partial(read_former_signer, name=name, keyid=self._signing.keyid))
 
     async def _results(
         self, policy: Policy, bundle: Bundle, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]

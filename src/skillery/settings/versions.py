@@ -69,6 +69,8 @@ class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licences: tuple[str, ...] = ()
     """The licences that a version and its packages may have, as SPDX or as their own words. Empty: any licence."""
     evaluation: EvaluationRules | None = None
+    requires: typing.Literal["own", "same"] = "own"
+    """Which policy the versions meet that a version requires: that of their own skill, or this one too."""
 
 
 Price = Annotated[float, msgspec.Meta(ge=0)]
