@@ -93,7 +93,7 @@ def test_each_caller_clones_the_skills_that_it_sees(tokens_server: Server, team:
 
 
 @pytest.mark.full
-def test_the_clone_of_a_namespace_has_the_required_skills_that_its_caller_sees(
+def test_the_clone_of_a_namespace_has_the_visible_required_skills(
     tokens_server: Server, team: Team, tmp_path: Path
 ) -> None:
     publisher, app, lib = Rpc(tokens_server.url, team.member), f"{team.name}.app", f"{team.name}.lib"
