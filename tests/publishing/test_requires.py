@@ -28,6 +28,8 @@ from skillery.runs.packages import Needing
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
+from tests.importing.test_importing import sent
+from tests.support.archives import zipped
 from tests.support.needing import create, needing, refused
 from tests.support.people import Caller, Who
 
@@ -238,6 +240,29 @@ def test_a_malicious_required_version_fails_runs(sqlite_rpc: Rpc, new_name: str)
 
     error = sqlite_rpc("execute_skill", name=top)["error"]
     assert (error["type"], f"'{base}' 1.0.0 is malicious" in error["message"]) == ("DependencyGone", True)
+
+
+def test_import_reads_the_required_skills_of_toolhive(sqlite_rpc: Rpc, new_name: str) -> None:
+    """ToolHive names skills by their OCI reference. The import publishes them first, in its namespace."""
+    rpc = sqlite_rpc
+    rpc("create_skill", **skill(f"{new_name}.stored"))
+    references = "\n  - ghcr.io/acme/base-skill:v1@sha256:aa\n  - git://git.example/r@main#skills/stored\n  - x/absent"
+    texts = {
+        "a/SKILL.md": f"---\nname: a\ndescription: A.\ntoolhive.requires:{references}\n---\n",
+        "base-skill/SKILL.md": "---\nname: base-skill\ndescription: B.\nrequires: jq\n---\n",
+        "c/SKILL.md": "---\nname: c\ndescription: C.\nmetadata:\n  toolhive.requires: x/a x/base-skill:v2\n---\n",
+    }
+    data = zipped({path: text.encode() for path, text in texts.items()})
+    skills = {each["name"]: each for each in sent(rpc, data, namespace=new_name)["skills"]}
+
+    def required(name: str) -> set[str]:
+        described = rpc("describe_skill", name=f"{new_name}.{name}")["skill"]
+        return {each["name"].removeprefix(f"{new_name}.") for each in described.get("requires", ())}
+
+    assert (required("a"), required("c")) == ({"base-skill", "stored"}, {"a", "base-skill", "stored"})
+    assert required("base-skill") == set()
+    [repair] = [each for each in skills[f"{new_name}.a"]["repairs"] if each["code"] == "left_out_skill"]
+    assert f"'{new_name}.absent' is left out" in repair["message"]
 
 
 def test_required_skills_need_the_same_version_of_a_package(packages_sqlite: Server, new_name: str) -> None:

@@ -15,6 +15,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
+from skillery.formats.manifest_tables import MOST_REQUIRED
 from skillery.formats.names import MAX_LENGTH, parse_skill_name
 from skillery.formats.repairs import Repairs
 from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
@@ -25,7 +26,9 @@ from skillery.formats.wording import first_names, quoted
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 """The keys that the format defines."""
-_OURS = ("version", "short_description")
+REQUIRES = "toolhive.requires"
+"""The key of ToolHive for references to required skills, such as `ghcr.io/org/base-skill:v1`."""
+_OURS = ("version", "short_description", REQUIRES)
 MAX_NAME = 64
 MAX_COMPATIBILITY = 500
 MAX_STATED = 200
@@ -77,6 +80,8 @@ class ForeignSkill(NamedTuple):
     description: str
     version: Version | None
     """None if the file states no version, or a version that cannot be read."""
+    requires: tuple[str, ...] = ()
+    """The names of required skills, without their namespace."""
 
 
 def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> ForeignSkill:
@@ -90,9 +95,23 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
         _stated(frontmatter, folder, others, repairs),
         _description(skill_md, folder, repairs),
         _version(frontmatter, repairs),
+        required_names(frontmatter),
     )
     _note_rest(frontmatter, repairs)
     return skill
+
+
+def required_names(frontmatter: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names of the skills that `toolhive.requires` references: the last segments of their paths. An export
+    moves the key into `metadata`.
+    """
+    metadata = frontmatter.get("metadata")
+    value = frontmatter.get(REQUIRES, metadata.get(REQUIRES) if isinstance(metadata, Mapping) else None)
+    texts = value if isinstance(value, list) else [value]
+    references = [each for text in texts if isinstance(text, str) for each in text.replace(",", " ").split()]
+    # A reference to git has the path of the skill behind `#`, an OCI reference a tag and a digest behind the name.
+    leaves = (each.rpartition("#")[2].rpartition("/")[2].partition("@")[0].partition(":")[0] for each in references)
+    return tuple(dict.fromkeys(registry_name(leaf) for leaf in leaves if leaf))[:MOST_REQUIRED]
 
 
 def title_of(frontmatter: Mapping[str, object], body: str, name: str) -> str:

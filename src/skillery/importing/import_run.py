@@ -21,7 +21,10 @@ from skillery.backends import Identity
 from skillery.context.threads import IMPORTS
 from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
+from skillery.formats.foreign_skill import REQUIRES, required_names
+from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.repairs import Repair
+from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_toml import MAX_BYTES, toml_manifest
 from skillery.importing.aliases import Removed, find_imported, mark_absent, note_removed
 from skillery.importing.entries import Archive, shown
@@ -44,17 +47,23 @@ VERSIONS = "(a version of it)"
 
 
 def required_first(archive: Archive, roots: list[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the roots, each after those of the skills that its skill.toml requires, and the names of all required
-    skills. Blocking.
+    """Return the roots, each after those of the skills that its skill.toml or SKILL.md requires, and the names of all
+    required skills. Blocking.
     """
-    tomls = {entry.path: entry for entry in archive.entries if entry.path.rpartition("/")[2] == SKILL_TOML}
+    files = {each.path: each for each in archive.entries if each.path.rpartition("/")[2] in (SKILL_TOML, SKILL_MD)}
     requires, names = dict[str, Collection[str]](), dict[str, str]()
     for root in roots:
-        entry = tomls.get(f"{root}/{SKILL_TOML}".lstrip("/"))
+        toml, skill_md = (files.get(f"{root}/{name}".lstrip("/")) for name in (SKILL_TOML, SKILL_MD))
         with suppress(SkilleryError, OSError):  # the import of the skill reports the problem
-            manifest = toml_manifest(archive.read(entry)) if entry and entry.size <= MAX_BYTES else {}
-            names[root] = str(manifest.get("name"))
-            requires[names[root]] = _required_by(manifest)
+            if toml is not None:
+                manifest = toml_manifest(archive.read(toml)) if toml.size <= MAX_BYTES else {}
+                names[root] = str(manifest.get("name"))
+                requires[names[root]] = _required_by(manifest)
+            elif skill_md is not None and skill_md.size <= MAX_BYTES:
+                # Reading YAML is slow, and few skills have the key. Most skills are named as their folder.
+                has_key, names[root] = REQUIRES.encode() in (content := archive.read(skill_md)), root.rpartition("/")[2]
+                frontmatter = read_skill_md(content).skill_md.frontmatter if has_key else {}
+                requires[names[root]] = required_names(frontmatter)
     required = frozenset(itertools.chain.from_iterable(requires.values()))
     if not required & requires.keys():
         return roots, frozenset()
@@ -230,7 +239,9 @@ class ImportRun:
             if isinstance(named, SkilleryError):
                 raise named
             # They have begun before: `required_first`.
-            if tasks := [self._tasks[name] for name in _required_by(prepared.manifest) if name in self._tasks]:
+            leaves = [name.rpartition(".")[2] for name in prepared.requires]
+            names = [*_required_by(prepared.manifest), *leaves]
+            if tasks := [self._tasks[name] for name in names if name in self._tasks]:
                 await asyncio.wait(tasks)
             return await self._publication.import_skill(prepared, named)
         except Exception as error:  # noqa: BLE001 - as above

@@ -55,6 +55,8 @@ class PreparedSkill(NamedTuple):
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
     """The packages that the files declare, for a skill without skill.toml."""
+    requires: tuple[str, ...] = ()
+    """The skills that SKILL.md requires, in the namespace of the import, for a skill without skill.toml."""
     cut_off: str = ""
     """The date after which new packages are ignored, or "" if none is ignored."""
 
@@ -207,6 +209,7 @@ class SkillReader:
             manifest=None,
             source_digest=_source_digest(files, self._permissions),
             repairs=repairs.all(),
+            requires=tuple(map(self._below, skill.requires)),
         )
 
     def _with_toml(

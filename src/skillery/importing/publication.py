@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from sqlalchemy import Connection
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import InvalidBundle, NameTaken, VersionExists
-from skillery.formats.bundle import BundleFile
+from skillery.errors import InvalidBundle, NameTaken, SkilleryError, VersionExists
+from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
@@ -27,6 +28,7 @@ from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing.package_locks import ImportScan, Mode
 from skillery.publishing.publisher import Publisher
 from skillery.registry.index_names import skills_with_index_name
+from skillery.registry.required_choice import choose
 from skillery.versions.new_versions import NewVersion
 
 # -- The options of one import -----------------------------------------------------------------------------------------
@@ -257,7 +259,24 @@ class SkillPublication:
             made["runtime"] = runtime
         if self._options.permissions is not None:
             made["permissions"] = self._options.permissions
-        return _Bundle(made, prepared.files, repairs)
+        requires, left_out = await self._required(name, prepared.requires)
+        if requires:
+            made["requires"] = {"skills": requires}
+        return _Bundle(made, prepared.files, (*repairs, *left_out))
+
+    async def _required(self, name: str, names: Sequence[str]) -> tuple[dict[str, str], list[Repair]]:
+        """Return the required skills that this registry has, each with a range, and a repair for each other one."""
+        requires, left_out = dict[str, str](), list[Repair]()
+        for required in names:
+            try:
+                one = partial(choose, identity=self._identity, name=name, requires=[(required, "*")])
+                await asyncio.to_thread(self._database.read_now, one)
+            except SkilleryError as error:
+                message = f"the skill '{required}' is left out of the required skills: {error.message}"
+                left_out.append(Repair("left_out_skill", message, file=SKILL_MD))
+            else:
+                requires[required] = "*"
+        return requires, left_out
 
     def _check_own_name(self, prepared: PreparedSkill, name: str) -> None:
         if self._options.into and prepared.stated != name:
