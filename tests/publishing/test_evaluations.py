@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert
 
+from skillery.attestations.evaluations import suite_fits, suite_problem
 from skillery.database import Database
 from skillery.database.tables import eval_trials, evaluations, skill_versions, skills
 from skillery.proof.dsse import SigningKey
@@ -48,6 +50,10 @@ evaluation = { verdict = "any" }
 [policy."outside.*"]
 needs = ["evaluation"]
 evaluation = { outside = true }
+
+[policy."held.*"]
+needs = ["evaluation"]
+evaluation = { suite = "quality.held@^1" }
 
 [evals]
 on_submit = "all"
@@ -394,6 +400,67 @@ def test_skills_that_an_agent_calls_get_no_permissions(server: Server, new_name:
     assert evaluation["error"] == ""
     [case] = evaluation["cases"]
     assert (case["arms"]["with"], case["problems"]) == ({"passed": 1, "trials": 1}, [])
+
+
+@pytest.mark.full
+def test_tasks_of_a_hidden_suite_reach_only_its_readers(server: Server, new_name: str) -> None:
+    name, required = f"held.{new_name}", f"free.{new_name}"
+    ann = Caller(server.url, Who("ann", "read run publish", "held.* free.*"))
+    rita = Caller(server.url, Who("rita", "read run publish review", "*"))
+    graders = [{"type": "contains", "pattern": "no cases: True; Hortensia"}]
+    tasks = {"evals": [{"id": "hortensia", "prompt": "Greet hortensia.", "graders": graders}]}
+    files = [{"path": "evals/evals.json", "content": json.dumps(tasks)}]
+    rita("create_skill", manifest=manifest("quality.held", kind="instruction"), skill_md="# A\n", files=files)
+    rita("set_visibility", name="quality.held", visibility="private")
+    fails = "def main(args):\n    raise ValueError('not ready for hortensia')\n"
+    made = manifest(required, permissions={"network": ["https://mail.example.com"]})
+    ann("create_skill", manifest=made, skill_md="# A\n", files=skill_files(fails))
+    calls = f"from skills.{required} import main as look\n\ndef main(args):\n    look({{}})\n"
+    made = manifest(name, requires={"skills": {required: "*"}})
+    assert ann("create_skill", manifest=made, skill_md="# A\n", files=skill_files(calls))["status"] == "in_review"
+
+    ended_for_ann = ended(ann, name, "1.0.0")
+    assert (ended_for_ann["state"], ended_for_ann["error"], ended_for_ann["cases"]) == ("done", "", [])
+    assert (ended_for_ann["suite"], ended_for_ann["shares"]) == ("quality.held@1.0.0", {"with": 0, "without": 0})
+    assert (ann.status(name), ann("list_runs")["runs"], ann("list_workspaces")["workspaces"]) == ("published", [], [])
+    assert ann("list_failures", skill=required)["failures"] == []
+    seen = rita("get_evaluation", id=ended_for_ann["id"])["cases"][0]
+    assert (seen["id"], "no cases: True; Hortensia" in seen["problems"][0]) == ("evals/evals.json#hortensia", True)
+    read = {"id": ended_for_ann["id"], "transcript": seen["transcripts"][0]["id"]}
+    assert "hortensia" in rita("read_transcript", **read)["text"]
+    unknown = ann.error("read_transcript", **read | {"transcript": "blob_unknown"})
+    refused = ann.error("read_transcript", **read)
+    assert refused["message"].replace(read["transcript"], "blob_unknown") == unknown["message"]
+    envelopes = ann.http.get(f"/skills/{name}/1.0.0.intoto.jsonl?predicate=evaluation").text
+    statement = base64.b64decode(json.loads(envelopes)["payload"]).decode()
+    suite = json.loads(statement)["predicate"]["suite"]
+    assert suite["bundle"] == rita("describe_skill", name="quality.held")["skill"]["digest"]
+    assert suite["digest"] == ended_for_ann["suite_digest"]
+    texts = [json.dumps(ended_for_ann), statement, ann.http.get(f"/s/{name}").text]
+    assert [text for text in texts if "hortensia" in text.lower()] == []
+
+    start = functools.partial(ann.error, "start_evaluation", name=name, version="1.0.0")
+    hidden, absent = (start(suite=f"quality.{suite}")["message"] for suite in ("held@1.0.0", "gone@1.0.0"))
+    assert hidden.replace("held", "gone") == absent == "there is no skill 'quality.gone'"
+    assert "has no cases of the kind run" in start(suite="quality.held@^1", kinds=["run"])["message"]
+    assert rita("start_evaluation", name=name, version="1.0.0", suite="quality.held")["suite"] == "quality.held@1.0.0"
+    assert ended(rita, name, "1.0.0")["state"] == "done"
+    Caller(server.url, Who("ada", "admin", "*"))("purge_version", name="quality.held", version="1.0.0", reason="Old.")
+    assert ann("list_evaluations", name=name)["evaluations"] == []
+    assert ann("explain_policy", name=name)["passed"] is True
+    assert start(suite="quality.held@^1")["message"] == "there is no suite 'quality.held@^1', which the policy names"
+
+
+def test_policies_count_only_suites_in_their_range() -> None:
+    counted = {
+        "quality.held@^1": ("quality.held@1.4.0", ["quality.held@2.0.0", "quality.other@1.4.0", "own", "quality.held"]),
+        "quality.held": ("quality.held@2.0.0", ["quality.heldup@2.0.0", "own"]),
+        "own": ("own", ["own@1.0.0", "quality.held@1.0.0"]),
+        "nightly run": ("nightly run", ["own", "nightly"]),
+    }
+    assert [wanted for wanted, (suite, _) in counted.items() if not suite_fits(suite, wanted)] == []
+    assert [suite for wanted, (_, others) in counted.items() for suite in others if suite_fits(suite, wanted)] == []
+    assert suite_problem("nightly run") != "" != suite_problem("quality.held@stable")
 
 
 def test_costs_of_the_day_include_evaluations_that_began_before_it(database: Database) -> None:

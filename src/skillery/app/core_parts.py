@@ -194,7 +194,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
         passing=publisher.passing,
         reviews=Reviews(database, publisher.checks, publisher.passing),
-        evaluations=Evaluations(registry, CaseRuns(database, publisher.checks), models, transcripts),
+        evaluations=Evaluations(registry, CaseRuns(database, publisher.checks), models, transcripts, base.policies),
         revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),

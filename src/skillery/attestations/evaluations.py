@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skillery.audit import Actor
+from skillery.errors import SkilleryError
+from skillery.formats.version_spec import Exact, Latest, Range, parse_reference, selects
 from skillery.formats.wording import first_names
 from skillery.proof.statements import now
 from skillery.settings.versions import EvaluationRules
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from skillery.attestations.evidence import Evidence
 
 OWN = "own"
-"""The suite of the version itself."""
+"""The suite of the version itself. The other suites of a server are versions of other skills."""
 MOST_STATED = 200
 """The maximum number of cases that a statement names."""
 
@@ -39,6 +41,31 @@ class CaseResult(msgspec.Struct, frozen=True):
     def is_worse(self) -> bool:
         """Whether a run has passed with the version before, and fails now."""
         return self.kind == "run" and self.share("before") == 1 and self.share("with") == 0
+
+
+def suite_fits(suite: str, wanted: str) -> bool:
+    """Return whether the suite of an evaluation is the one that a policy names: `own`, or a version of another skill
+    in a range.
+    """
+    if suite == wanted or OWN in (suite, wanted):
+        return suite == wanted
+    try:
+        (name, spec), (other, tried) = parse_reference(wanted), parse_reference(suite)
+    except SkilleryError:
+        return False
+    if name != other or not isinstance(tried, Exact):
+        return False
+    version = tried.version
+    return isinstance(spec, Latest) or selects(spec, version.precedence, is_release=version.is_release)
+
+
+def suite_problem(wanted: str) -> str:
+    """Return why a server cannot try the suite that a policy names, or ""."""
+    try:
+        spec = Latest() if wanted == OWN else parse_reference(wanted)[1]
+    except SkilleryError as error:
+        return error.message
+    return "" if isinstance(spec, Exact | Range | Latest) else f"{wanted} names no range of versions"
 
 
 def suite_digest(cases: object) -> str:
@@ -67,7 +94,8 @@ def evaluation_predicate(
     """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
     `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before.
 
-    Cases are named, and their results are counts: no text of a run is part of the statement.
+    Cases are named, and their results are counts: no text of a run is part of the statement. Cases of another skill
+    are not named: readers of the version may not see this skill.
     """
     worse = [case.id for case in cases if case.is_worse]
     change = (tasks or {}).get("change") or {}
@@ -85,7 +113,7 @@ def evaluation_predicate(
         "verdict": verdict,
         "worse": worse[:MOST_STATED],
         **({"tasks": dict(tasks)} if tasks else {}),
-        "cases": msgspec.to_builtins(cases[:MOST_STATED]),
+        "cases": msgspec.to_builtins(cases[:MOST_STATED]) if suite["name"] == OWN else [],
         "by": by.name,
         "kind": by.kind,
         "at": now(),
@@ -116,7 +144,8 @@ def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tu
     counted = _last_of_kinds([each for each in evidence if each.word == "evaluation" and _counts(rules, each)])
     if not counted:
         missing = "an evaluation" if rules.suite == OWN else f"an evaluation with the suite {rules.suite}"
-        return (), missing, "Run skillery eval NAME@VERSION."
+        option = "" if rules.suite == OWN else f" --suite '{rules.suite}'"
+        return (), missing, f"Run skillery eval NAME@VERSION{option}."
     last = counted[-1]
     reasons = [*(_refused(rules, each.predicate) for each in counted), _too_few(rules, last.predicate, last.at)]
     missing = next(filter(None, reasons), "")
@@ -145,7 +174,7 @@ def _counts(rules: EvaluationRules, evaluation: Evidence) -> bool:
     """Return whether an evaluation has the suite of a policy, and was executed where the policy permits."""
     predicate = evaluation.predicate
     is_permitted = predicate.get("executed") == "server" and not evaluation.is_personal
-    return (is_permitted or rules.outside) and predicate.get("suite", {}).get("name") == rules.suite
+    return (is_permitted or rules.outside) and suite_fits(predicate.get("suite", {}).get("name", ""), rules.suite)
 
 
 def _refused(rules: EvaluationRules, predicate: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from packaging.licenses import canonicalize_license_expression
 
-from skillery.attestations.evaluations import judge_evaluation
+from skillery.attestations.evaluations import judge_evaluation, suite_problem
 from skillery.attestations.evidence import Evidence, signer_of
 from skillery.attestations.predicates import Predicate
 from skillery.errors import SkilleryError, StartupError
@@ -123,6 +123,11 @@ def _policy(pattern: str, rules: PolicyRules) -> Policy:
         raise StartupError(f"{where} is not a pattern: write a name, a namespace such as acme.*, or *") from None
     if rules.evaluation is not None and "evaluation" not in rules.needs:
         raise StartupError(f"{where} has 'evaluation' without the need: add \"evaluation\" to needs")
+    evaluation = rules.evaluation or EvaluationRules()
+    if not evaluation.outside and (problem := suite_problem(evaluation.suite)):
+        raise StartupError(
+            f"{where} has a suite that no server can try ({problem}): write NAME@RANGE, or outside = true"
+        )
     if not rules.needs and not rules.licences:
         raise StartupError(f"{where} has no needs: write needs = [...] with some of {', '.join(NEEDS)}, or licences")
     for need in rules.needs:

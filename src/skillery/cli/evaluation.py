@@ -50,6 +50,7 @@ MOST_MISSED = 10
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a benchmark.json.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option("--tasks", is_flag=True, help="With NAME@VERSION: also do the tasks, with the model of the server.")
+@click.option("--suite", metavar="NAME@RANGE", help="With NAME@VERSION: do the tasks of another skill instead.")
 @click.option("--transcripts", type=click.Path(path_type=Path), metavar="DIR", help="With --tasks: save transcripts.")
 @click.option(
     "--import",
@@ -70,6 +71,7 @@ def evaluate(
     out: Path | None,
     junit: Path | None,
     tasks: bool,
+    suite: str | None,
     transcripts: Path | None,
     imported: Path | None,
     sign_file: Path | None,
@@ -91,13 +93,13 @@ def evaluate(
     from skillery.cli.connection import with_client
 
     version = _version_in(folders)
-    if version is None and (tasks or imported or sign_file):
-        raise click.UsageError("--tasks, --import and --sign are about a version: write NAME@VERSION, not DIR")
+    if version is None and (tasks or suite or imported or sign_file):
+        raise click.UsageError("--tasks, --suite, --import and --sign are about a version: write NAME@VERSION, not DIR")
     if version is not None and (find or out or junit or model.address or model.before):
         raise click.UsageError(
             "--find, --out, --junit, --model and --before are about folders: write DIR, not NAME@VERSION"
         )
-    if transcripts and not tasks:
+    if transcripts and not (tasks or suite):
         raise click.UsageError("--transcripts saves what agents do: pass --tasks, too")
     if version is not None:
         from skillery.cli.version_evaluation import evaluate_version, import_results
@@ -105,7 +107,8 @@ def evaluate(
         if imported is not None:
             import_results(target, *version, imported, sign_file)
         else:
-            evaluate_version(target, *version, model if tasks else None, transcripts, as_json=as_json)
+            chosen = model if tasks or suite else None
+            evaluate_version(target, *version, chosen, suite or "", transcripts, as_json=as_json)
         return
     plan = model.plan()
     if out is not None and len(folders) > 1:

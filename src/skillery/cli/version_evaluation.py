@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 import msgspec
@@ -31,16 +31,24 @@ POLL_SECONDS = 0.5
 
 
 def evaluate_version(
-    target: Target, name: str, version: str, model: ModelOptions | None, folder: Path | None, *, as_json: bool
+    target: Target,
+    name: str,
+    version: str,
+    model: ModelOptions | None,
+    suite: str,
+    folder: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Start an evaluation, wait for its end, save its transcripts in `folder`, and print its result.
 
-    With `model`, an agent does the tasks, too. Ctrl-C cancels the evaluation. Exit with CHECK_FAILED if the evaluation
-    has no result, or if the version is worse than the version before.
+    With `model`, an agent does the tasks, too. With `suite`, it does only those of this skill. Ctrl-C cancels the
+    evaluation. Exit with CHECK_FAILED if the evaluation has no result, or if the version is worse than the version
+    before.
     """
 
     async def work(client: AsyncClient) -> Any:
-        started = await _start(client, name, version, model)
+        started = await _start(client, name, version, model, suite)
         click.echo(f"{started['id']}: {started['trials']} trials", err=True)
         try:
             while True:
@@ -67,11 +75,14 @@ def evaluate_version(
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
-async def _start(client: AsyncClient, name: str, version: str, model: ModelOptions | None) -> EvaluationAnswer:
+async def _start(
+    client: AsyncClient, name: str, version: str, model: ModelOptions | None, suite: str
+) -> EvaluationAnswer:
     if model is None:
         return await client.start_evaluation(name, version, kinds=["run"])
+    kinds: list[Literal["run", "task"]] = ["task"] if suite else ["run", "task"]
     return await client.start_evaluation(
-        name, version, kinds=["run", "task"], model=model.name, trials=model.trials, budget=model.budget
+        name, version, kinds=kinds, suite=suite or None, model=model.name, trials=model.trials, budget=model.budget
     )
 
 

@@ -268,10 +268,10 @@ def _add_transcript(
     connection.execute(insert(blobs).values(**values, **facts, **times))
 
 
-def drop_transcripts(connection: Connection, version_id: int) -> list[str]:
-    """Delete the transcripts of the evaluations of a version, and return the SHA-256 of their contents."""
-    of_version = select(evaluations.c.evaluation).where(evaluations.c.version_id == version_id)
-    dropped = delete(blobs).where(*_IS_TRANSCRIPT, blobs.c.path.in_(of_version))
+def drop_transcripts(connection: Connection, concerned: ColumnElement[bool]) -> list[str]:
+    """Delete the transcripts of the evaluations that a condition selects. Return the SHA-256 of their contents."""
+    ids = select(evaluations.c.evaluation).where(concerned)
+    dropped = delete(blobs).where(*_IS_TRANSCRIPT, blobs.c.path.in_(ids))
     return list(connection.scalars(dropped.returning(blobs.c.sha256)))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, and_, delete, not_, select, update
+from sqlalchemy import Connection, and_, delete, not_, or_, select, update
 
 from skillery.audit import SERVER
 from skillery.backends import Identity, Storage
@@ -127,11 +127,14 @@ def purge(
     of_vector = search_vectors.c.version_id == before.version_id
     connection.execute(update(search_vectors).where(of_vector).values(vector=None))
     results = drop_results(connection, before.version_id)
-    # Trials quote results of runs.
-    evaluated = select(evaluations.c.id).where(evaluations.c.version_id == before.version_id)
+    # Trials quote results of runs, and cases of their suite.
+    is_suite = evaluations.c.suite == f"{before.name}@{before.version}"
+    concerned = or_(evaluations.c.version_id == before.version_id, is_suite)
+    evaluated = select(evaluations.c.id).where(concerned)
     connection.execute(delete(eval_trials).where(eval_trials.c.evaluation_id.in_(evaluated)))
-    results += drop_transcripts(connection, before.version_id)
-    for table in (skill_files, exports, tools, evaluations):
+    results += drop_transcripts(connection, concerned)
+    connection.execute(delete(evaluations).where(concerned))
+    for table in (skill_files, exports, tools):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)
     _forget_spellings(connection, name, msgspec.json.decode(summary.one()))

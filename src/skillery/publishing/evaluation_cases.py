@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, or_, select
 
-from skillery.attestations.evaluations import suite_digest
+from skillery.attestations.evaluations import OWN, suite_digest
 from skillery.audit import SERVER
 from skillery.backends import Identity, PublishedFile
 from skillery.database import Database
 from skillery.database.tables import RESOLVABLE, skill_versions
+from skillery.errors import InvalidParams, NotFound
 from skillery.evaluations.agent import tasks_of
 from skillery.evaluations.trials import Task, TrialResult
 from skillery.formats.examples import Example, Examples
 from skillery.formats.graders import schema_files
 from skillery.formats.semver import Version
 from skillery.formats.suites import read_suite, suite_files
-from skillery.formats.version_spec import Exact
+from skillery.formats.version_spec import Exact, parse_reference
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.example_runs import StoredExamples, stored_examples
 from skillery.registry.requires import Required, closure_of_row
@@ -53,7 +54,9 @@ class Loaded(NamedTuple):
     cases: Mapping[str, RunCase]
     tasks: Mapping[str, Task]
     files: Mapping[str, bytes]
-    """The files of the version."""
+    """The files of the version, or of the skill that has its suite."""
+    suite: str = OWN
+    """`own`, or the version of another skill that has the tasks: NAME@VERSION."""
 
     def of_kind(self, kind: str) -> Sequence[str]:
         """Return the ids of the cases of a kind."""
@@ -73,35 +76,29 @@ class CaseRuns:
         self._database = database
         self._checks = checks
 
-    async def load_new(self, row: VersionRow) -> Loaded:
+    async def load_new(self, row: VersionRow, suite: str) -> Loaded:
         """Return a version with its cases. The version before is that of `find_before`."""
-        return await self.load(row, await self._database.read(partial(find_before, row=row)))
+        return await self.load(row, await self._database.read(partial(find_before, row=row)), suite)
 
-    async def load(self, row: VersionRow, before: str | None) -> Loaded:
-        """Return a version with its cases. `before` is the number of the version before."""
-        return await asyncio.to_thread(self._database.read_now, partial(self._read, row=row, number=before))
+    async def load(self, row: VersionRow, before: str | None, suite: str) -> Loaded:
+        """Return a version with the cases of a suite. `before` is the number of the version before."""
+        work = partial(self._read, row=row, number=before, suite=suite)
+        return await asyncio.to_thread(self._database.read_now, work)
 
-    def _read(self, connection: Connection, row: VersionRow, number: str | None) -> Loaded:
+    def _read(self, connection: Connection, row: VersionRow, number: str | None, suite: str) -> Loaded:
         spec = Exact(Version.parse(number)) if number else None
         before = resolve(connection, READER, row.name, spec, manages=True) if spec else None
         versions, closures = {"with": self._stored(connection, row)}, {"with": tuple(closure_of_row(connection, row))}
         if before is not None:
             closures["before"] = tuple(closure_of_row(connection, before))
             versions["before"] = self._stored(connection, before)
-        # An example that the version has dropped still says what its callers rely on.
-        cases: dict[str, RunCase] = {}
-        names: set[str] = set()
-        for version in versions.values():
-            files = {file.path: file for file in version.subject.files}
-            for example in version.examples.read:
-                if example.name not in names and not example.needs_permissions:
-                    paths = dict.fromkeys([*example.files, *schema_files(example.graders)])
-                    cases[example.name] = RunCase(example, tuple(files[path] for path in paths))
-            names |= {example.name for example in version.examples.read}
-        contents = {file.path: file.content for file in versions["with"].subject.files}
-        suite = read_suite({path: contents[path] for path in suite_files(contents)})
-        tasks = {task.id[:MOST_ID]: task for task in tasks_of(suite, contents)[0]}
-        return Loaded(row, before, versions, closures, cases, tasks, contents)
+        is_own = suite == OWN
+        cases = _run_cases(versions.values()) if is_own else {}
+        stored = versions["with"] if is_own else self._stored(connection, find_suite(connection, READER, suite))
+        contents = {file.path: file.content for file in stored.subject.files}
+        read = read_suite({path: contents[path] for path in suite_files(contents)})
+        tasks = {task.id[:MOST_ID]: task for task in tasks_of(read, contents)[0]}
+        return Loaded(row, before, versions, closures, cases, tasks, contents, suite)
 
     def _stored(self, connection: Connection, row: VersionRow) -> StoredExamples:
         version = Version.parse(row.version)
@@ -129,6 +126,20 @@ class CaseRuns:
         return TrialResult(result.status == "passed", problem)
 
 
+def _run_cases(versions: Iterable[StoredExamples]) -> dict[str, RunCase]:
+    """Return the examples of a version and of the version before, which say what its callers rely on."""
+    cases: dict[str, RunCase] = {}
+    names: set[str] = set()
+    for version in versions:
+        files = {file.path: file for file in version.subject.files}
+        for example in version.examples.read:
+            if example.name not in names and not example.needs_permissions:
+                paths = dict.fromkeys([*example.files, *schema_files(example.graders)])
+                cases[example.name] = RunCase(example, tuple(files[path] for path in paths))
+        names |= {example.name for example in version.examples.read}
+    return cases
+
+
 def find_before(connection: Connection, row: VersionRow) -> str | None:
     """Return the number of the highest published version that is lower than a version, or None.
 
@@ -143,3 +154,42 @@ def find_before(connection: Connection, row: VersionRow) -> str | None:
         if yank_of(standing_json).get("severity") != "malicious":
             return str(number)
     return None
+
+
+# -- Suites of other skills --------------------------------------------------------------------------------------------
+
+
+def find_suite(connection: Connection, identity: Identity, suite: str) -> VersionRow:
+    """Return the version of a skill that a suite names. Raise InvalidName, InvalidVersionSpec and the errors of
+    `resolve`.
+    """
+    return resolve(connection, identity, *parse_reference(suite), manages=True)
+
+
+def sees_suite(connection: Connection, identity: Identity, suite: str) -> bool:
+    """Return whether an identity may read the cases of a suite. Those of the version itself are read by its readers."""
+    try:
+        return suite == OWN or bool(find_suite(connection, identity, suite))
+    except NotFound:
+        return False
+
+
+def choose_suite(connection: Connection, identity: Identity, suite: str, wanted: str) -> str:
+    """Return the version NAME@VERSION of a suite that an identity names. An identity that does not see it may name
+    only `wanted`, that of the policy.
+
+    Raise InvalidParams if the version is not published, and the errors of `find_suite`.
+    """
+    try:
+        find_suite(connection, READER if suite == wanted else identity, suite)
+        row = find_suite(connection, READER, suite)
+    except NotFound:
+        if suite != wanted:
+            raise
+        # The error has names that are near, and only an admin may see them all.
+        raise InvalidParams(f"there is no suite '{suite}', which the policy names", param="suite",
+                            hint="An admin corrects the policy, or publishes the suite.") from None  # fmt: skip
+    if row.status not in RESOLVABLE:
+        raise InvalidParams(f"the suite {row.name}@{row.version} is {row.status}", param="suite",
+                            hint="Name a range with a published version.")  # fmt: skip
+    return f"{row.name}@{row.version}"

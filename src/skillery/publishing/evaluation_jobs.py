@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from skillery.attestations.evaluations import case_results, evaluation_predicate
+from skillery.attestations.evaluations import OWN, case_results, evaluation_predicate
 from skillery.audit import SERVER
 from skillery.backends import Identity
 from skillery.database import Database
@@ -29,7 +29,7 @@ from skillery.evaluations.statistics import summarize
 from skillery.evaluations.trials import BudgetUsed, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
-from skillery.publishing.evaluation_cases import READER, Loaded
+from skillery.publishing.evaluation_cases import READER, Loaded, find_suite
 from skillery.publishing.evaluation_rows import (
     OpenTrial,
     add_cost,
@@ -39,6 +39,7 @@ from skillery.publishing.evaluation_rows import (
     find_evaluation,
     identity_of,
     model_of,
+    owner_of,
     postpone,
     read_active,
     read_costs,
@@ -207,7 +208,7 @@ class EvaluationJobs:
         model: str = msgspec.json.decode(trial.model_json or "{}")["name"]
         keep = partial(self._parts.transcripts.keep, trial.evaluation)
         try:
-            return await self._tasks.run(identity_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
+            return await self._tasks.run(owner_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
         finally:
             if cost := sum(budget.used):
                 await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))
@@ -233,6 +234,9 @@ class EvaluationJobs:
         name, version = evaluation.name, Version.parse(evaluation.version)
         cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
         suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
+        if evaluation.suite != OWN:
+            of_suite = await self._database.read(partial(find_suite, identity=READER, suite=evaluation.suite))
+            suite["bundle"] = of_suite.digest
         tasks = [(case_id, arm, result) for kind, case_id, arm, result in results if kind == "task"]
         summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
         facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
@@ -264,15 +268,18 @@ class EvaluationJobs:
         patterns = [policy.name for policy in self._passing.policies.named if "evaluation" in policy.rules.needs]
         if not patterns:
             return
-        plan = Plan(["run"] if self._rules.on_submit == "run" else ())
         for version_id, name, number in await self._database.read(partial(read_submitted, patterns=patterns)):
-            if version_id in self._unable or "evaluation" not in self._passing.policies.of(name).rules.needs:
+            policy = self._passing.policies.of(name).rules
+            suite = policy.evaluation.suite if policy.evaluation else OWN
+            is_left = suite != OWN and self._rules.on_submit == "run"  # its cases need a model
+            if version_id in self._unable or "evaluation" not in policy.needs or is_left:
                 continue
+            plan = Plan(["run"] if self._rules.on_submit == "run" else (), suite=suite)
             find = partial(resolve, identity=READER, name=name, spec=Exact(Version.parse(number)), manages=True)
             row = await self._database.read(find)
             try:
                 await self._parts.start(Identity(row.publisher, row.publisher_kind), row, SERVER, plan)
-            except (InvalidParams, Conflict) as error:
+            except (InvalidParams, NotFound, Conflict) as error:
                 self._unable.add(version_id)
                 log.warning("%s@%s is not evaluated: %s", name, number, error.message)
 

@@ -6,11 +6,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from skillery.attestations.evaluations import case_results
 from skillery.backends import Identity
@@ -22,6 +22,7 @@ from skillery.formats.version_spec import parse_named
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, SkillName, about
+from skillery.publishing.evaluation_cases import sees_suite
 from skillery.publishing.evaluation_rows import (
     Evaluation,
     evaluation_fields,
@@ -87,13 +88,14 @@ async def get_evaluation(parts: Evaluations, identity: Identity, params: GetEval
 
 def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> EvaluationCases:
     """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed, and the
-    transcripts: these texts quote results of runs.
+    transcripts: these texts quote results of runs. Callers who do not see the suite see no cases.
     """
     row = find_seen(connection, identity, evaluation)
-    tried = read_results(connection, row.id)
+    is_seen = sees_suite(connection, identity, row.suite)
+    tried = read_results(connection, row.id) if is_seen else []
     problems = defaultdict[tuple[str, str], list[str]](list)
     transcripts = defaultdict[str, list[KeptTranscript]](list)
-    if _sees_texts(identity, row.name):
+    if _sees_texts(connection, identity, row):
         kept = set(connection.scalars(select(blobs.c.id).where(blobs.c.path == evaluation, *is_transcript())))
         for kind, case_id, arm, result in tried:
             if arm == "with" and result.problem:
@@ -102,7 +104,7 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
                 transcripts[case_id].append(KeptTranscript(result.transcript, arm, result.passed))
     cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)
     return EvaluationCases(
-        **evaluation_fields(row),
+        **evaluation_fields(row, is_seen=is_seen),
         cases=[
             EvaluatedCase(
                 each.id,
@@ -116,8 +118,14 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
     )
 
 
-def _sees_texts(identity: Identity, name: str) -> bool:
-    return access.reviews(identity, name) or access.publishes(identity, name)
+def _sees_texts(connection: Connection, identity: Identity, row: Row[Any]) -> bool:
+    """Return whether an identity publishes or reviews the skill of an evaluation, and sees its suite."""
+    is_responsible = access.reviews(identity, row.name) or access.publishes(identity, row.name)
+    return is_responsible and sees_suite(connection, identity, row.suite)
+
+
+def _has_transcripts(connection: Connection, identity: Identity, evaluation: str) -> bool:
+    return _sees_texts(connection, identity, find_seen(connection, identity, evaluation))
 
 
 class ReadTranscript(Params, frozen=True, kw_only=True):
@@ -135,11 +143,10 @@ class Transcript(msgspec.Struct, frozen=True):
 
 async def read_transcript(parts: Evaluations, identity: Identity, params: ReadTranscript) -> Transcript:
     evaluation, transcript = parse_id(params.id), parse_id(params.transcript)
-    row = await parts.registry.read(partial(find_seen, identity=identity, evaluation=evaluation))
-    is_seen = _sees_texts(identity, row.name)
+    is_seen = await parts.registry.read(partial(_has_transcripts, identity=identity, evaluation=evaluation))
     text = await asyncio.to_thread(parts.transcripts.read, evaluation, transcript) if is_seen else None
     if text is None:
-        hint = "Publishers and reviewers of the skill read transcripts, for evals.keep_transcripts_days."
+        hint = "Publishers and reviewers who see the suite read transcripts, for evals.keep_transcripts_days."
         raise EvaluationNotFound(f"{evaluation} has no transcript {quoted(transcript)}", hint=hint)
     return Transcript(text)
 
@@ -177,7 +184,7 @@ def _read_page(connection: Connection, identity: Identity, key: bytes, params: L
         where.append(evaluations.c.id < int(read_cursor(key, bound_to, params.cursor, 1)[0]))
     newest = select_evaluations().where(*where).order_by(evaluations.c.id.desc()).limit(params.limit + 1)
     rows = connection.execute(newest).all()
-    page = fitting_items([evaluation_of(row) for row in rows[: params.limit]])
+    page = fitting_items([evaluation_of(connection, identity, row) for row in rows[: params.limit]])
     next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
     return EvaluationPage(page, next_cursor)
 

@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection, Row, Select, and_, exists, func, or_, select, true, update
 
-from skillery.attestations.evaluations import evaluation_text
+from skillery.attestations.evaluations import OWN, evaluation_text
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
+from skillery.audit import SERVER
 from skillery.backends import Identity
 from skillery.database import in_utc, select_row
 from skillery.database.leases import Lease, claim, database_now, is_free, release
@@ -22,7 +23,7 @@ from skillery.evaluations.trials import Arm, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.formats.wording import quoted
-from skillery.publishing.evaluation_cases import READER
+from skillery.publishing.evaluation_cases import READER, sees_suite
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
@@ -43,7 +44,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     state: State
     kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task")]
-    suite: str
+    suite: Annotated[str, Meta(description="own, or the version of another skill that has the tasks")]
     suite_digest: Annotated[str, Meta(description="Equal for equal cases")]
     before: str | None
     by: Annotated[str, Meta(description="The identity that started it, to which its runs belong")]
@@ -77,6 +78,7 @@ class OpenTrial(NamedTuple):
     identity_kind: Literal["person", "agent"]
     model_json: str | None
     budget: float | None
+    suite: str
 
 
 def select_evaluations() -> Select[Any]:
@@ -132,11 +134,12 @@ def read_results(connection: Connection, evaluation_id: int) -> list[tuple[str, 
     return [(row.kind, row.case_id, row.arm, msgspec.json.decode(row.result_json, type=TrialResult)) for row in rows]
 
 
-def evaluation_of(row: Row[Any]) -> Evaluation:
-    return Evaluation(**evaluation_fields(row))
+def evaluation_of(connection: Connection, identity: Identity, row: Row[Any]) -> Evaluation:
+    return Evaluation(**evaluation_fields(row, is_seen=sees_suite(connection, identity, row.suite)))
 
 
-def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
+def evaluation_fields(row: Row[Any], *, is_seen: bool) -> dict[str, Any]:
+    """Return the members of an Evaluation. `is_seen` says whether the caller sees the suite, which errors may quote."""
     predicate = msgspec.json.decode(row.summary_json) if row.summary_json else None
     return {key: getattr(row, key) for key in _COLUMNS} | {
         "id": row.evaluation,
@@ -148,7 +151,7 @@ def evaluation_fields(row: Row[Any]) -> dict[str, Any]:
         "verdict": predicate and predicate["verdict"],
         "shares": predicate["shares"] if predicate else {},
         "summary": evaluation_text(predicate) if predicate else "",
-        "error": row.error or "",
+        "error": (row.error or "") if is_seen or not row.error else f"only readers of {row.suite} see the error",
         "created_at": in_utc(row.created_at),
         "ended_at": in_utc(row.ended_at) if row.ended_at else None,
     }
@@ -171,6 +174,13 @@ def model_of(row: Any) -> str | None:
 
 def identity_of(row: Any) -> Identity:
     return Identity(row.identity, row.identity_kind, frozenset({"read", "run"}))
+
+
+def owner_of(row: Any) -> Identity:
+    """Return the identity to which the runs and files of a trial belong. Records of runs quote the tasks, so those of
+    the suite of another skill belong to the server.
+    """
+    return identity_of(row) if row.suite == OWN else Identity(SERVER.name, SERVER.kind, frozenset({"read", "run"}))
 
 
 def read_active(connection: Connection) -> dict[int, bool]:
@@ -212,10 +222,11 @@ def postpone(connection: Connection, lease: Lease, pause: timedelta, attempts: i
     release(connection, lease, leased_until=until, attempts=attempts, result_json=result_json)
 
 
-def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow, str | None]:
+def read_version(connection: Connection, evaluation_id: int) -> tuple[VersionRow, str | None, str]:
+    """Return the version of an evaluation, the number of the version before, and the suite."""
     evaluation = find_evaluation(connection, evaluation_id)
     spec = Exact(Version.parse(evaluation.version))
-    return resolve(connection, READER, evaluation.name, spec, manages=True), evaluation.before
+    return resolve(connection, READER, evaluation.name, spec, manages=True), evaluation.before, evaluation.suite
 
 
 def end_with(

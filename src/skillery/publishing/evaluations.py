@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, select
 
 from skillery import audit
 from skillery.attestations.evaluations import OWN
+from skillery.attestations.policies import Policies
 from skillery.audit import Actor
 from skillery.backends import Identity
 from skillery.contents.kept_contents import Transcripts
@@ -26,7 +27,7 @@ from skillery.formats.texts import new_evaluation_id, parse_id
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, SkillName, about
-from skillery.publishing.evaluation_cases import CaseRuns, Loaded
+from skillery.publishing.evaluation_cases import CaseRuns, Loaded, choose_suite
 from skillery.publishing.evaluation_rows import (
     ACTIVE,
     Evaluation,
@@ -58,7 +59,8 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
 
     name: SkillName
     version: ExactVersion
-    kinds: Annotated[list[Kind], about("Kinds of cases (omit for those that need no model)")] = []
+    kinds: Annotated[list[Kind], about("Kinds of cases (omit for those that need no model, or all of suite)")] = []
+    suite: Annotated[str, about("Suite of another skill, NAME@RANGE (omit for the cases of the version)")] = ""
     model: Annotated[str, about("Name of a model of the settings, for tasks (omit for evals.model)")] = ""
     trials: Annotated[Annotated[int, Meta(ge=0, le=20)], about("Trials of each task (omit for evals.trials)")] = 0
     budget: Annotated[Annotated[float, Meta(ge=0)], about("Most that the model may cost (omit for evals.budget)")] = 0.0
@@ -71,13 +73,18 @@ class Plan(NamedTuple):
     model: str = ""
     trials: int = 0
     budget: float = 0.0
+    suite: str = OWN
+    """The suite as the caller names it."""
 
 
 class Evaluations:
     """Starts evaluations. `EvaluationJobs` carries them out."""
 
-    def __init__(self, registry: Registry, cases: CaseRuns, models: Models, transcripts: Transcripts) -> None:
+    def __init__(
+        self, registry: Registry, cases: CaseRuns, models: Models, transcripts: Transcripts, policies: Policies
+    ) -> None:
         self.registry = registry
+        self._policies = policies
         self.cases = cases
         self.models = models
         self.transcripts = transcripts
@@ -87,14 +94,20 @@ class Evaluations:
 
         Raise InvalidParams if the version has no cases of a kind, if they need a model and there is none, if the budget
         is above that of the settings, or above MOST_TRIALS. Raise Conflict if another evaluation of the version has not
-        ended, or its status permits none.
+        ended, or its status permits none. Raise the errors of `choose_suite`.
         """
-        loaded = await self.cases.load_new(row)
+        suite, rules_of_policy = plan.suite, self._policies.of(row.name).rules.evaluation
+        if suite != OWN:
+            wanted = rules_of_policy.suite if rules_of_policy else ""
+            choose = partial(choose_suite, identity=identity, suite=suite, wanted=wanted)
+            suite = await self.registry.read(choose)
+        loaded = await self.cases.load_new(row, suite)
         kinds = plan.kinds or [kind for kind in KINDS if loaded.of_kind(kind)] or ["run"]
         for kind in kinds:
             if not loaded.of_kind(kind):
-                raise InvalidParams(f"'{row.name}' {row.version} has no cases of the kind {kind}", hint=_ADD[kind],
-                                    param="kinds")  # fmt: skip
+                subject = f"'{row.name}' {row.version}" if suite == OWN else f"the suite {suite}"
+                hint = _ADD[kind] if suite == OWN else "Of another skill, only the tasks in evals/ are tried."
+                raise InvalidParams(f"{subject} has no cases of the kind {kind}", hint=hint, param="kinds")
         rules = self.models.rules
         if plan.budget > rules.budget:
             raise InvalidParams(
@@ -102,7 +115,7 @@ class Evaluations:
                 hint="An admin raises evals.budget in the settings.",
                 param="budget",
             )
-        plan = Plan(kinds, plan.model or rules.model, plan.trials or rules.trials, plan.budget or rules.budget)
+        plan = Plan(kinds, plan.model or rules.model, plan.trials or rules.trials, plan.budget or rules.budget, suite)
         model = self.models.find(plan.model) if "task" in kinds else None
         if model is None and "task" in kinds:
             raise InvalidParams(
@@ -124,7 +137,9 @@ async def start_evaluation(parts: Evaluations, identity: Identity, params: Start
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     _require_right(identity, name)
     row = await parts.registry.read(partial(resolve, identity=identity, name=name, spec=Exact(version), manages=True))
-    plan = Plan(tuple(dict.fromkeys(params.kinds)) or ("run",), params.model, params.trials, params.budget)
+    suite = params.suite or OWN
+    kinds = tuple(dict.fromkeys(params.kinds)) or (("run",) if suite == OWN else ("task",))
+    plan = Plan(kinds, params.model, params.trials, params.budget, suite)
     return await parts.start(identity, row, identity, plan)
 
 
@@ -148,7 +163,7 @@ def _insert(
     values = {
         "evaluation": new_evaluation_id(),
         "version_id": row.version_id,
-        "suite": OWN,
+        "suite": loaded.suite,
         "suite_digest": loaded.suite_digest,
         "kinds": " ".join(plan.kinds),
         "model_json": model and msgspec.json.encode({"name": plan.model, "model": model.name}).decode(),
@@ -164,9 +179,9 @@ def _insert(
     shared = {"evaluation_id": evaluation_id, "is_done": False, "attempts": 0, "cost": 0.0}
     trials = [{**shared, **values} for values in _trials_of(loaded, plan)]
     connection.execute(insert(eval_trials), trials)
-    after = {"id": values["evaluation"], "kinds": plan.kinds, "trials": len(trials)}
+    after = {"id": values["evaluation"], "kinds": plan.kinds, "suite": loaded.suite, "trials": len(trials)}
     audit.record(connection, actor, "start_evaluation", f"{row.name}@{row.version}", after=after)
-    return evaluation_of(find_evaluation(connection, str(values["evaluation"])))
+    return evaluation_of(connection, identity, find_evaluation(connection, str(values["evaluation"])))
 
 
 def _trials_of(loaded: Loaded, plan: Plan) -> Iterator[dict[str, object]]:
@@ -199,7 +214,7 @@ def _cancel(connection: Connection, identity: Identity, evaluation: str) -> Eval
     audit.record(
         connection, identity, "cancel_evaluation", evaluation, before={"state": row.state}, after={"state": "cancelled"}
     )
-    return evaluation_of(find_evaluation(connection, evaluation))
+    return evaluation_of(connection, identity, find_evaluation(connection, evaluation))
 
 
 METHODS = (

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, select, updat
 
 from skillery import events
 from skillery.attestations.seals import Sealer
+from skillery.audit import SERVER
 from skillery.backends import Events, FailureType, FinishedRun, Identity, Log, Outcome
 from skillery.contents.blob_rows import BlobRow, leave_blobs
 from skillery.contents.blobs import Blobs
@@ -252,9 +253,14 @@ class Recorder:
         await self._database.write(work)
 
     def _shape_of(self, run: ActiveRun, answer: Run) -> Shape | None:
-        """Return what the failure of a run of a skill is counted as, or None for other runs."""
+        """Return what the failure of a run of a skill is counted as, or None for other runs.
+
+        Failures with the tasks of another skill are not counted: publishers of the skill read what they have in common.
+        """
         version, error = run.prepared.version, if_set(answer.error)
-        if version is None or error is None or (skill_id := version.stored_ids[1]) is None:
+        if version is None or error is None or run.identity.name == SERVER.name:
+            return None
+        if (skill_id := version.stored_ids[1]) is None:
             return None
         shape = shape_of(version.name, error.type, error.message, if_set(error.traceback) or "")
         return self._shapes.bounded(skill_id, shape)

@@ -42,7 +42,7 @@ class EvaluationRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The evaluation that a policy needs: `evaluation = {…}` in `[policy."ns.*"]`."""
 
     suite: str = "own"
-    """The name of the suite. `own`: the cases of the version, the only ones that the server tries."""
+    """`own`: the cases of the version. `NAME@RANGE`: the tasks of another skill. Other names need `outside`."""
     verdict: typing.Literal["not_worse", "any"] = "not_worse"
     min_pass: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     """The least share of trials with the version that pass, as the mean of its cases."""
