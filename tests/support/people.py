@@ -62,12 +62,16 @@ class Who(NamedTuple):
     kind: str = "person"
 
 
+def headers_of(who: Who) -> dict[str, str]:
+    return {"x-who": f"{who.name};{who.kind};{who.scopes};{who.grants}"}
+
+
 class Caller(Rpc):
     """An Rpc client that calls as one identity."""
 
     def __init__(self, url: str, who: Who) -> None:
         super().__init__(url)
-        self.http.headers["x-who"] = f"{who.name};{who.kind};{who.scopes};{who.grants}"
+        self.http.headers.update(headers_of(who))
 
     @classmethod
     def same(cls, other: Rpc) -> Rpc:

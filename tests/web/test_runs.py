@@ -538,7 +538,7 @@ def main(args):
     assert await rows.locator(".tag").all_inner_texts() == ["completed", "failed"]
     words = [await row.get_attribute("aria-label") or "" for row in await rows.locator("svg.span").all()]
     assert [re.sub(r"[\d.,]+\s(ms|s)", "N", text) for text in words] == ["N after the start, for N"] * 2
-    assert await rows.locator("svg.span.bad").count() == 1
+    assert await rows.locator("svg.span .bad").count() == 1
     await page.get_by_text("All limits").click()
     assert await page.get_by_role("img", name="percent used").count() > 2
     assert await check_axe(page) == []

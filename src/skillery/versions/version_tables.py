@@ -83,6 +83,7 @@ class VersionFacts(msgspec.Struct, frozen=True):
     """Facts about a version for its page that describe_skill does not return."""
 
     version: str
+    skill_id: int
     version_id: int | None
     """The id of the stored version, or None for a development version."""
     publisher: Who
@@ -121,7 +122,7 @@ def table_of_versions(
     where = [
         skill_versions.c.skill_id == skill_id,
         _group == literal_column(f"'{group}'"),
-        *_seen_through_skill(view_of(identity)),
+        *seen_through_skill(view_of(identity)),
     ]
     if cursor:
         where.append(skill_versions.c.precedence < bytes.fromhex(read_cursor(key, bound_to, cursor, 1)[0]))
@@ -159,7 +160,7 @@ def _highest_seen(connection: Connection, identity: Identity, name: str) -> str 
     statement = (
         select(skill_versions.c.version)
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status != literal_column("'purged'"))
-        .where(*_seen_through_skill(view_of(identity)))
+        .where(*seen_through_skill(view_of(identity)))
         .order_by(skill_versions.c.status.in_(_WITHDRAWN), skill_versions.c.precedence.desc())
         .limit(1)
     )
@@ -182,6 +183,7 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
         size, files_count = sum(file.size for file in files), len(files)
     return VersionFacts(
         row.version,
+        row.skill_id,
         stored,
         publisher,
         Who(owner, owner_kind) if owner is not None else publisher,
@@ -203,7 +205,7 @@ def _counts_by_group(view: View | None) -> Statement:
     """Return the SELECT of the numbers of visible versions of a skill, by group."""
     of_skill = skill_versions.c.skill_id == bindparam("of_skill")
     columns: tuple[ColumnElement[Any], ...] = (_group, func.count())
-    return Statement(select(*columns).where(of_skill, *_seen_through_skill(view)).group_by(_group))
+    return Statement(select(*columns).where(of_skill, *seen_through_skill(view)).group_by(_group))
 
 
 _shown = skill_versions.alias("one")
@@ -261,7 +263,7 @@ def _skill(connection: Connection, identity: Identity, name: str) -> int:
     return skill_id
 
 
-def _seen_through_skill(view: View | None) -> list[ColumnElement[bool]]:
+def seen_through_skill(view: View | None) -> list[ColumnElement[bool]]:
     """Return the SQL condition, at most one, that the row of `skill_versions` is a version that the view sees."""
     if view is None:
         return []

@@ -22,7 +22,7 @@ from skillery.versions.dependents import ListDependents, list_dependents
 from skillery.web.display import counted
 from skillery.web.frame import Answer, Direct, Page, PageRequest
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skill_opened import open_version, page_of, sees_insight, without_value
+from skillery.web.skill_opened import life_of, open_version, page_of, sees_insight, without_value
 from skillery.web.views.tables import Table, as_csv
 
 DAYS = (7, 30, 90)
@@ -115,6 +115,7 @@ async def show_skill(request: PageRequest) -> Answer:
         "chosen_days": days,
         "reach": reach[0] if reach else None,
         "dependents": dependents,
+        "life": await life_of(request, opened),
         "valueless": await without_value(request, secrets_of(reach)),
         "failures": await _failures(request, opened.name, "", days),
     }

@@ -23,7 +23,7 @@ from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.run_fields import fields_of, inputs_of_schema
 from skillery.web.run_parts import PREVIEW_ROWS, Result, read_result, sent_blob
 from skillery.web.skill_agent import read_agent_card
-from skillery.web.skill_opened import Opened, examples_of, number_of, open_version, page_of, shown_tools
+from skillery.web.skill_opened import Opened, examples_of, life_of, number_of, open_version, page_of, shown_tools
 from skillery.web.skill_trust import read_trust
 from skillery.web.views.kinds import with_ending
 from skillery.web.views.shown import View
@@ -81,6 +81,7 @@ async def show_about(request: PageRequest) -> Page:
         "trust": trust,
         "evaluation_lines": await _evaluation_lines(request, opened),
         "policy": policy,
+        "life": await life_of(request, opened),
         "findings": or_none(skill.findings) or [],
         "text": text,
         "skill_md_size": len(skill_md.encode()),

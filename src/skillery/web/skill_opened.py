@@ -23,6 +23,7 @@ from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
 from skillery.skills.files import FoundFile, find_file
 from skillery.skills.insight import has_insight
 from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
+from skillery.versions.version_life import Life, read_life
 from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.display import ago
 from skillery.web.frame import Page, PageRequest, path_of
@@ -116,6 +117,12 @@ def reader_of(request: PageRequest) -> Identity:
 def sees_insight(request: PageRequest, name: str) -> bool:
     """Return whether the caller has insight into a skill."""
     return has_insight(request.identity) and access.covers(request.identity, name)
+
+
+async def life_of(request: PageRequest, opened: Opened) -> Life:
+    """Return the life of the skill of a version."""
+    read = partial(read_life, identity=reader_of(request), skill_id=opened.facts.skill_id)
+    return await request.read_page(read)
 
 
 def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from markupsafe import Markup
@@ -77,21 +77,25 @@ def spark(values: Sequence[int], failed: Sequence[int], words: str) -> Markup:
     ).format(width, _SPARK_HEIGHT, words, width, paths[0], failures_path)
 
 
-def spans(start: float, length: float, end: float, css: str, words: str) -> Markup:
-    """Return a bar that shows when something lasted, of the time from 0 to `end`. `words` describe it."""
-    left = 100 * min(max(start, 0.0), end) / (end or 1)
-    right = max(left + 0.5, 100 * min(start + length, end) / (end or 1))
+def spans(parts: Iterable[tuple[str, float, float]], end: float, words: str) -> Markup:
+    """Return a bar for the time from 0 to `end`. A part has its CSS class, start and end. `words` describe the bar."""
+    paths: dict[str, str] = {}
+    for css, start, stop in parts:
+        left = 100 * min(max(start, 0.0), end) / (end or 1)
+        right = max(left + 0.5, 100 * min(stop, end) / (end or 1))
+        paths[css] = f"{paths.get(css, '')}M{left:.4g} 1.5H{right:.4g}"
+    path = Markup('<path class="{}" d="{}"/>')
     return Markup(
-        '<svg class="span {}" viewBox="0 0 100 3" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<path class="all" d="M0 1.5H100"/><path d="M{:.4g} 1.5H{:.4g}"/></svg>'
-    ).format(css, words, left, right)
+        '<svg class="span" viewBox="0 0 100 3" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path class="all" d="M0 1.5H100"/>{}</svg>'
+    ).format(words, Markup().join(path.format(css, line) for css, line in paths.items()))
 
 
 def share(used: float, allowed: float) -> Markup:
     """Return a bar that shows how much of a limit is used: from 80 % on, and at the limit, in another colour."""
     percent = 100 * used / (allowed or 1)
     css = "full" if percent >= 100 else "near" if percent >= 80 else ""
-    return spans(0, used, allowed, css, f"{percent:.0f} percent used")
+    return spans([(css, 0, used)], allowed, f"{percent:.0f} percent used")
 
 
 # -- The chart of a table: its columns, their sums, and its kind -------------------------------------------------------
