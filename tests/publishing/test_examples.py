@@ -440,8 +440,8 @@ def test_example_runs_belong_to_the_publisher(org: Server, new_name: str) -> Non
     assert described(person, name)["examples"][0]["run_id"].startswith("run_")
 
 
-def test_bundled_skills_are_verified_on_a_new_server_by_examples_that_pass(sqlite_rpc: Rpc) -> None:
-    """skills/passed.json lists the digests of exactly the bundled skills whose examples pass here."""
+def test_bundled_skills_are_verified_on_a_new_server_by_examples_that_pass(sqlite_rpc: Rpc, tmp_path: Path) -> None:
+    """skills/passed.json has the digests of exactly the bundled skills whose examples pass here, and their results."""
     passed = {}
     for folder in bundled_folders():
         bundled = read_skill_folder(folder)
@@ -452,9 +452,29 @@ def test_bundled_skills_are_verified_on_a_new_server_by_examples_that_pass(sqlit
         checked = sqlite_rpc("check_skill", **asked)
         assert checked["findings"] == [], folder.name
         assert {one["status"] for one in checked["examples"]} == {"passed"}, folder.name
-        passed[folder.name] = checked["digest"]
-    assert json.loads((bundled_folders()[0].parent / "passed.json").read_text()) == passed, "write these digests there"
+        results = [result_of(sqlite_rpc, one["run_id"]) for one in checked["examples"]]
+        passed[folder.name] = {"digest": checked["digest"], "results": results}
+    written = tmp_path / "passed.json"
+    lines = [f"{json.dumps(name)}: {json.dumps(skill, ensure_ascii=False)}" for name, skill in passed.items()]
+    written.write_text("\n".join(["{", ",\n".join(lines), "}", ""]))
+    stored = bundled_folders()[0].parent / "passed.json"
+    assert stored.read_text() == written.read_text(), f"run: cp {written} {stored}"
     assert [name for name in passed if not described(sqlite_rpc, name)["verified"]] == []
+
+
+def result_of(rpc: Rpc, run_id: str) -> dict[str, Any] | None:
+    """Return the output and the files of a run with numbers in the ids of blobs, or None for a failed run."""
+    run = rpc("get_run", run_id=run_id)
+    if run["status"] == "failed":
+        return None
+    output, files, paths = json.dumps(run["output"]), [], {one["blob_id"]: one["path"] for one in run.get("files", ())}
+    for number, blob_id in enumerate(run["output_blobs"], 1):
+        blob = rpc("read_blob", blob_id=blob_id, mode="full")
+        assert blob["encoding"] == "utf-8"
+        output = output.replace(blob_id, f"blob:{number}")
+        path = paths.get(blob_id)
+        files.append({"id": f"blob:{number}", "kind": blob["kind"], "path": path, "content": blob["content"]})
+    return {"output": json.loads(output), "files": files}
 
 
 # -- comparison of results ---------------------------------------------------------------------------------------------

@@ -123,6 +123,20 @@ def test_results_that_needed_permissions_are_not_kept(tokens_sqlite: Server, new
     assert (stranger.get(picture[1]).status_code, browser.get(picture[1]).status_code) == (404, 200)
 
 
+def test_new_servers_show_the_results_of_bundled_skills(server: Server) -> None:
+    browser = Browser(server.url, **HTML)
+    page = browser.get("/s/text.csv.query").text
+    [table] = set(re.findall(r'href="(/s/text.csv.query@1.0.0/examples/1/[^"]+)" download', page))
+    results = {number: browser.get(f"/s/text.csv.profile?example={number}").text for number in (1, 2)}
+
+    assert "country" in page
+    assert "280" in page
+    assert browser.get(table).text.splitlines() == ["country,revenue", "FR,280", "DE,220"]
+    assert all('aria-current="true">' in text for text in results.values())
+    # The third example is expected to fail.
+    assert "?example=3#examples" not in results[1]
+
+
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("width", [1280, 390])

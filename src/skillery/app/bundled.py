@@ -1,7 +1,8 @@
 """The bundled skills.
 
-A starting server publishes the missing bundled skills, with those checks of create_skill that execute no code. It also
-undoes changes of the guide that earlier releases permitted.
+A starting server publishes the missing bundled skills, with those checks of create_skill that execute no code, and
+stores the results of their examples, which the package has. It also undoes changes of the guide that earlier releases
+permitted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from skillery.publishing.folders import SkillFolder, read_skill_folder
 from skillery.publishing.gate import PublishingRules
 from skillery.publishing.publisher import Publisher
 from skillery.registry.resolution import resolve
+from skillery.versions.example_results import PassedSkill, add_passed_results, versions_without_results
 from skillery.versions.lifecycle import change_visibility, undeprecate, unyank, yank
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
@@ -39,9 +41,9 @@ def bundled_folders() -> list[Path]:
     return sorted(path.parent for path in _root().glob("*/skill.toml"))
 
 
-def passed_digests() -> list[str]:
-    """Return the digests of the bundled skills whose examples passed in the tests of Skillery."""
-    return list(msgspec.json.decode((_root() / PASSED).read_bytes(), type=dict[str, str]).values())
+def passed_skills() -> list[PassedSkill]:
+    """Return the bundled skills whose examples passed in the tests of Skillery, with the results."""
+    return list(msgspec.json.decode((_root() / PASSED).read_bytes(), type=dict[str, PassedSkill]).values())
 
 
 def _root() -> Path:
@@ -63,11 +65,14 @@ async def publish_bundled(publisher: Publisher, database: Database) -> None:
         await database.write(_restore_guide)
     # Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
     # sandbox. An edited skill has another digest and is not verified.
-    rules = PublishingRules(trials=False, passed=await asyncio.to_thread(passed_digests))
+    passed = await asyncio.to_thread(passed_skills)
+    rules = PublishingRules(trials=False, passed=[skill.digest for skill in passed])
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):
             await _publish(publisher, await asyncio.to_thread(read_skill_folder, folder), rules)
+    if await database.read(partial(versions_without_results, passed=passed)):
+        await database.write(partial(add_passed_results, passed=passed))
 
 
 def _changed(connection: Connection) -> list[tuple[str, str, bool]]:
