@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import os
 import re
 import sys
@@ -34,7 +35,8 @@ PLUGINS_PREFIX = "SKILLERY_PLUGINS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 
 
-def names_of(settings: type[msgspec.Struct]) -> dict[str, Any]:
+@functools.cache  # a command reads its settings up to four times
+def names_of(settings: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Return the type of every setting by its dotted name."""
     return dict(_fields(settings))
 
