@@ -19,6 +19,7 @@ from sqlalchemy import Connection, insert
 from skillery.attestations.evaluations import suite_fits, suite_problem
 from skillery.database import Database
 from skillery.database.tables import eval_trials, evaluations, skill_versions, skills
+from skillery.evaluations.trials import Amount
 from skillery.proof.dsse import SigningKey
 from skillery.publishing.evaluation_rows import read_costs
 from tests.cli.test_cli import skillery
@@ -466,7 +467,7 @@ def test_policies_count_only_suites_in_their_range() -> None:
 def test_costs_of_the_day_include_evaluations_that_began_before_it(database: Database) -> None:
     now = datetime.now(UTC)
 
-    def work(connection: Connection) -> tuple[float, float]:
+    def work(connection: Connection) -> tuple[Amount, Amount]:
         skill_id = connection.scalar(
             insert(skills).values(name="acme.cost", created_at=now, visibility="public").returning(skills.c.id)
         )
@@ -476,11 +477,34 @@ def test_costs_of_the_day_include_evaluations_that_began_before_it(database: Dat
             columns = {"evaluation": f"ev_{number}", "version_id": version_id, "ended_at": ended_at}
             columns |= {"created_at": now - timedelta(days=3), "state": "done" if ended_at else "running"}
             added = insert(evaluations).values(EVALUATION | columns).returning(evaluations.c.id)
-            trial = {"evaluation_id": connection.scalar(added), "cost": 10.0**number}
+            trial = {"evaluation_id": connection.scalar(added), "cost": 10.0**number, "tokens": number + 1}
             connection.execute(insert(eval_trials).values(TRIAL | trial))
         return read_costs(connection, trial["evaluation_id"])
 
-    assert database.write_now(work) == (100.0, 11.0)
+    assert database.write_now(work) == (Amount(100.0, 3), Amount(11.0, 3))
+
+
+@pytest.mark.full
+def test_tokens_bind_models_without_prices(tmp_path: Path, new_name: str) -> None:
+    tasks = json.dumps({"evals": [{"prompt": "Add 1 and 2.", "graders": [{"type": "contains", "pattern": "3"}]}]})
+    with FakeModel(play=says) as model:
+        entry = f'[models.house]\nurl = "{model.url}/v1"\nmodel = "m"\n\n[evals]\nmodel = "house"\nruns = 1\n'
+        wrong = {}
+        # The first request reserves more than 8,192 tokens for its answer.
+        for key, most, expected in (
+            ("budget_tokens", 8_000, "0 of 8,000 tokens are used (evals.budget_tokens)"),
+            ("daily_tokens", 8_000, "0 of 8,000 tokens of this day are used (evals.daily_tokens)"),
+        ):
+            (tmp_path / key).mkdir()
+            (tmp_path / key / "skillery.toml").write_text(f"{entry}{key} = {most}\n")
+            server = Server(tmp_path / key)
+            publish(server.rpc, new_name, "1.0.0", ADDS, SMALL, **{"evals/evals.json": tasks})
+            server.rpc("start_evaluation", name=new_name, version="1.0.0", kinds=["task"])
+            evaluation = ended(server.rpc, new_name, "1.0.0")
+            assert server.stop() == 0
+            if (evaluation["state"], evaluation["error"]) != ("stopped", expected):
+                wrong[key] = evaluation
+    assert wrong == {}
 
 
 def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new_name: str, tmp_path: Path) -> None:

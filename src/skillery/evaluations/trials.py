@@ -58,6 +58,21 @@ class Tokens(NamedTuple):
         return self.read + self.written
 
 
+class Amount(NamedTuple):
+    """What models have cost and used."""
+
+    cost: float = 0.0
+    tokens: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        """Return the sum."""
+        return Amount(self.cost + other.cost, self.tokens + other.tokens)
+
+    def without(self, other: Amount) -> Amount:
+        """Return the difference, at least zero."""
+        return Amount(max(0.0, self.cost - other.cost), max(0, self.tokens - other.tokens))
+
+
 class BudgetUsed(Exception):
     """Raised before a request that the budget does not suffice for. The message is for the user. The evaluation is
     `stopped`.

@@ -210,9 +210,9 @@ class EvaluationJobs:
         try:
             return await self._tasks.run(owner_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
         finally:
-            if cost := sum(budget.used):
-                await self._database.write(partial(add_cost, trial_id=trial.id, cost=cost))
-                spending.own += cost
+            if (amount := budget.whole).tokens:
+                await self._database.write(partial(add_cost, trial_id=trial.id, amount=amount))
+                spending.own = spending.own.plus(amount)
 
     async def _load(self, evaluation_id: int) -> Loaded:
         """Return the versions and cases of an evaluation."""

@@ -19,7 +19,7 @@ from skillery.database.leases import Lease, claim, database_now, is_free, releas
 from skillery.database.registry import lock_skill_row
 from skillery.database.tables import attestations, eval_trials, evaluations, skill_versions, skills
 from skillery.errors import Conflict, EvaluationNotFound, NotFound
-from skillery.evaluations.trials import Arm, TrialResult
+from skillery.evaluations.trials import Amount, Arm, TrialResult
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.formats.wording import quoted
@@ -30,7 +30,7 @@ from skillery.registry.version_rows import VersionRow
 State = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
 ACTIVE = ("queued", "running")
 MOST_SUBMITTED = 100
-_COLUMNS = ("name", "version", "state", "suite", "suite_digest", "before", "cost", "done", "attestation")
+_COLUMNS = ("name", "version", "state", "suite", "suite_digest", "before", "cost", "tokens", "done", "attestation")
 """The members of an Evaluation that are columns of `select_evaluations`."""
 _before = skill_versions.alias()
 _trials = select(func.count()).select_from(eval_trials).where(eval_trials.c.evaluation_id == evaluations.c.id)
@@ -51,6 +51,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     kind: Annotated[Literal["person", "agent"], Meta(description="Kind of this identity")]
     model: Annotated[str | None, Meta(description="Model of the tasks, null without tasks")]
     cost: Annotated[float, Meta(description="What its models have cost, in the currency of evals.currency")]
+    tokens: Annotated[int, Meta(description="Tokens that its models have read and written")]
     trials: Annotated[int, Meta(description="All trials")]
     done: Annotated[int, Meta(description="Trials that have ended")]
     verdict: Literal["better", "worse", "same", "unclear"] | None
@@ -92,11 +93,14 @@ def select_evaluations() -> Select[Any]:
     )
     version = skills.c.name, skill_versions.c.version, skill_versions.c.status, skill_versions.c.digest
     ended = _trials.where(eval_trials.c.is_done)
-    cost = select(func.coalesce(func.sum(eval_trials.c.cost), 0.0)).where(
-        eval_trials.c.evaluation_id == evaluations.c.id
-    )
-    costs = cost.scalar_subquery().label("cost")
-    counts = _trials.scalar_subquery().label("all"), ended.scalar_subquery().label("done"), costs
+    used = [
+        select(func.coalesce(func.sum(eval_trials.c[name]), 0))
+        .where(eval_trials.c.evaluation_id == evaluations.c.id)
+        .scalar_subquery()
+        .label(name)
+        for name in ("cost", "tokens")
+    ]
+    counts = _trials.scalar_subquery().label("all"), ended.scalar_subquery().label("done"), *used
     more = _before.c.version.label("before"), attestations.c.attestation, *counts
     return select(evaluations, *version, *more).select_from(joined)
 
@@ -264,17 +268,19 @@ def read_submitted(connection: Connection, patterns: Sequence[str]) -> list[Any]
 # -- Costs -------------------------------------------------------------------------------------------------------------
 
 
-def add_cost(connection: Connection, trial_id: int, cost: float) -> None:
+def add_cost(connection: Connection, trial_id: int, amount: Amount) -> None:
     trial = update(eval_trials).where(eval_trials.c.id == trial_id)
-    connection.execute(trial.values(cost=eval_trials.c.cost + cost))
+    more = {"cost": eval_trials.c.cost + amount.cost, "tokens": eval_trials.c.tokens + amount.tokens}
+    connection.execute(trial.values(more))
 
 
-def read_costs(connection: Connection, evaluation_id: int) -> tuple[float, float]:
-    """Return the costs of an evaluation, and of all evaluations that have not ended before today (UTC)."""
-    whole = func.coalesce(func.sum(eval_trials.c.cost), 0.0)
+def read_costs(connection: Connection, evaluation_id: int) -> tuple[Amount, Amount]:
+    """Return what an evaluation has used, and all evaluations that have not ended before today (UTC)."""
+    sums = [func.coalesce(func.sum(eval_trials.c[name]), 0) for name in ("cost", "tokens")]
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     # Those that began yesterday count, too: otherwise, many that begin before midnight would have no limit after it.
     is_of_day = or_(evaluations.c.ended_at.is_(None), evaluations.c.ended_at >= today)
-    of_day = select(whole).join(evaluations).where(is_of_day)
-    own = connection.scalar(select(whole).where(eval_trials.c.evaluation_id == evaluation_id))
-    return float(own or 0.0), float(connection.scalar(of_day) or 0.0)
+    of_day = select(*sums).join(evaluations).where(is_of_day)
+    own = select(*sums).where(eval_trials.c.evaluation_id == evaluation_id)
+    whole, whole_of_day = (connection.execute(query).one() for query in (own, of_day))
+    return Amount(float(whole[0]), int(whole[1])), Amount(float(whole_of_day[0]), int(whole_of_day[1]))

@@ -19,7 +19,7 @@ from skillery.evaluations.agent import agent_copy, attempt
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, check_address, open_model
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, describe
-from skillery.evaluations.trials import Arm, BudgetUsed, Limits, Tokens, TrialResult
+from skillery.evaluations.trials import Amount, Arm, BudgetUsed, Limits, Tokens, TrialResult
 from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.wording import did_you_mean
 from skillery.publishing.bundle_checks import BundleChecks
@@ -82,20 +82,20 @@ class Models:
 
 
 class Spending(msgspec.Struct):
-    """What the trials of one evaluation have cost."""
+    """What the trials of one evaluation have cost and used."""
 
-    reserved: float = 0.0
+    reserved: Amount = Amount()
     """What this server has spent and reserved."""
-    own: float = 0.0
+    own: Amount = Amount()
     """The part of it that is in the database."""
-    others: float = 0.0
+    others: Amount = Amount()
     """What other servers have spent."""
-    of_day: float = 0.0
-    """What all evaluations of the day have cost, without the costs of this one on this server."""
+    of_day: Amount = Amount()
+    """What all evaluations of the day have used, without this one on this server."""
 
-    def note(self, stored: float, of_day: float) -> None:
-        """Take the costs that the database has now."""
-        self.others, self.of_day = max(0.0, stored - self.own), max(0.0, of_day - self.own)
+    def note(self, stored: Amount, of_day: Amount) -> None:
+        """Take the amounts that the database has now."""
+        self.others, self.of_day = stored.without(self.own), of_day.without(self.own)
 
 
 class TrialBudget(NamedTuple):
@@ -104,21 +104,32 @@ class TrialBudget(NamedTuple):
     spending: Spending
     most: float
     rules: Evals
-    used: list[float]
+    used: list[Amount]
 
     async def reserve(self, tokens: Tokens, cost: float) -> None:
-        spending, currency = self.spending, self.rules.currency
-        spent, of_day = spending.others + spending.reserved, spending.of_day + spending.reserved
-        if spent + cost > self.most:
-            raise BudgetUsed(f"{spent:.2f} of {self.most:.2f} {currency} are used; raise the budget")
-        if of_day + cost > self.rules.daily_budget:
-            used = f"{of_day:.2f} of {self.rules.daily_budget:.2f} {currency}"
+        spending, rules, currency = self.spending, self.rules, self.rules.currency
+        spent, of_day = (amount.plus(spending.reserved) for amount in (spending.others, spending.of_day))
+        if spent.cost + cost > self.most:
+            raise BudgetUsed(f"{spent.cost:.2f} of {self.most:.2f} {currency} are used; raise the budget")
+        if of_day.cost + cost > rules.daily_budget:
+            used = f"{of_day.cost:.2f} of {rules.daily_budget:.2f} {currency}"
             raise BudgetUsed(f"{used} of this day are used (evals.daily_budget)")
-        spending.reserved += cost
+        for amount, key in ((spent, "budget_tokens"), (of_day, "daily_tokens")):
+            most = getattr(rules, key)
+            if most and amount.tokens + tokens.total > most:
+                whole = " of this day" if amount is of_day else ""
+                raise BudgetUsed(f"{amount.tokens:,} of {most:,} tokens{whole} are used (evals.{key})")
+        spending.reserved = spending.reserved.plus(Amount(cost, tokens.total))
 
     async def settle(self, reserved: Tokens, reserved_cost: float, used: Tokens, cost: float) -> None:
-        self.spending.reserved += cost - reserved_cost
-        self.used.append(cost)
+        amount = Amount(cost, used.total)
+        self.spending.reserved = self.spending.reserved.plus(amount).without(Amount(reserved_cost, reserved.total))
+        self.used.append(amount)
+
+    @property
+    def whole(self) -> Amount:
+        """What the trial has used."""
+        return Amount(sum(amount.cost for amount in self.used), sum(amount.tokens for amount in self.used))
 
 
 CallAs = Callable[[Identity], CallMethod]
@@ -161,7 +172,7 @@ class TaskRuns:
             graded.passed,
             "; ".join(filter(None, [trial.error, *failed]))[:_PROBLEM],
             trial.tokens.plus(graded.tokens).total,
-            sum(budget.used),
+            budget.whole.cost,
             trial.used_skill,
             await asyncio.to_thread(keep, trial.transcript),
         )

@@ -93,8 +93,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evaluations of versions. `runs` is the number of trials that a server process tries at the same time, while no
     caller waits. 0: none. `model` and `grader` name models of the settings; without `grader`, the model grades too.
-    `budget` is that of one evaluation, `daily_budget` that of all evaluations of a day. Transcripts of
-    agents are kept for `keep_transcripts_days`; 0: none is stored.
+    `budget` and `budget_tokens` are those of one evaluation, `daily_budget` and `daily_tokens` those of all evaluations
+    of a day. Tokens also bind models without prices; 0: they have no limit. Transcripts of agents are kept for
+    `keep_transcripts_days`; 0: none is stored.
     """
 
     runs: Natural = 2
@@ -105,6 +106,8 @@ class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials: Positive = 3
     budget: Price = 5.0
     daily_budget: Price = 50.0
+    budget_tokens: Natural = 20_000_000
+    daily_tokens: Natural = 200_000_000
     currency: str = "USD"
     keep_transcripts_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 30
 
