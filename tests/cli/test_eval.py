@@ -76,7 +76,7 @@ def test_examples_are_graded_and_reported_to_other_programs(
     assert [run["result"]["passed"] for run in written["runs"]] == [1, 1, 0]
     assert written["run_summary"]["with_skill"]["pass_rate"]["mean"] == pytest.approx(2 / 3, abs=1e-4)
     [suite] = ElementTree.fromstring(junit.read_text())
-    assert suite.attrib == {"name": "team.wordsz", "tests": "3", "failures": "1"}
+    assert suite.attrib == {"name": "team.wordsz", "tests": "3", "failures": "1", "skipped": "0"}
 
 
 @pytest.mark.full
@@ -92,7 +92,14 @@ def test_prompts_of_suites_are_searched_in_the_registry(words: Path, evaluate: C
     assert (findability["at_1"], findability["at_5"], findability["mean_reciprocal_rank"]) == (0.5, 0.5, 0.5)
     assert [prompt["prompt"] for prompt in findability["missed"]] == ["send a mail to everybody"]
     assert [prompt["prompt"] for prompt in findability["wrong"]] == ["how many words has a text"]
-    assert "how many words has a text" in evaluate(words, "--find").out
+    junit = words.parent / "junit.xml"
+    assert "how many words has a text" in evaluate(words, "--find", "--junit", junit).out
+    [suite] = ElementTree.fromstring(junit.read_text())
+    searched = [case for case in suite if case.attrib["classname"] == "team.wordsz.search"]
+    assert (suite.attrib["skipped"], len(searched)) == ("2", 3)
+    assert [case[0].attrib["message"] for case in searched if len(case)] == [
+        "the skill is not found, not as expected", "the skill is number 1, not as expected"
+    ]  # fmt: skip
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from skillery.app.bundled import bundled_folders
+from skillery.authoring.model_evaluation import Candidate, candidates_for
 from skillery.evaluations.dialects import Api, Chat, Tool
 from skillery.evaluations.models import Model, ModelFailed, Reply, TokenBudget, check_address, open_model
 from skillery.evaluations.statistics import change_between, share_of, sight_of
@@ -284,6 +286,26 @@ async def test_arguments_that_are_no_object_are_a_problem_for_the_model() -> Non
 async def test_requests_beyond_the_budget_are_not_sent() -> None:
     with pytest.raises(BudgetUsed, match="0 of 120 tokens are used"):
         await ask("openai", TokenBudget(120))
+
+
+# -- choices -----------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_skills_are_an_even_and_repeatable_sample_of_all() -> None:
+    others = [Candidate(f"team.s{number:04}", "") for number in range(1_000)]
+    meant, nearest = Candidate("team.meant", ""), others[:5]
+    drawn = Counter[str]()
+    for seed in map(str, range(200)):
+        candidates = candidates_for(meant, nearest, others, seed)
+        assert candidates == candidates_for(meant, nearest, others[::-1], seed)
+        assert {meant, *nearest} < set(candidates)
+        assert len(candidates) == 36
+        more = candidates_for(meant, nearest, [*others, Candidate("team.new", "")], seed)
+        assert len({*candidates} - {*more}) <= 1
+        drawn.update(candidate.name for candidate in candidates)
+    halves = [sum(drawn[each.name] for each in half) for half in (others[5:500], others[500:])]
+    assert abs(halves[0] - halves[1]) < 400  # five times the spread of even draws
+    assert len({candidates_for(meant, nearest, others, str(seed)).index(meant) for seed in range(50)}) > 10
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -14,12 +14,13 @@ from xml.etree import ElementTree
 import msgspec
 
 from skillery.authoring.folder_runs import FolderRuns
-from skillery.authoring.model_evaluation import Candidate, ModelResults, Tried
+from skillery.authoring.model_evaluation import Candidate, Choice, ModelResults, Tried
 from skillery.authoring.own_tests import test_folder
 from skillery.authoring.results import Report, Result
 from skillery.evaluations.trials import ARMS, Arm
 from skillery.formats.suites import Case, Suite, read_suite, suite_files
 from skillery.formats.timestamps import instant_text
+from skillery.formats.wording import one_line
 
 SEARCHED = 20
 """The number of search results that count for a prompt."""
@@ -226,12 +227,17 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def junit_of(evaluations: Sequence[Evaluation]) -> bytes:
-    """Return the results as JUnit XML, one test suite for each folder."""
+    """Return the results as JUnit XML, one test suite for each folder.
+
+    A prompt that led to another skill is `skipped`, with the reason: it does not fail the evaluation either.
+    """
     root = ElementTree.Element("testsuites")
     for evaluation in evaluations:
         report = evaluation.report
         failed = sum(result.status == "failed" for result in evaluation.runs)
-        counts = {"tests": str(len(evaluation.runs)), "failures": str(failed)}
+        prompts = list(_prompt_cases(evaluation))
+        tests, skipped = len(evaluation.runs) + len(prompts), sum(bool(reason) for *_, reason in prompts)
+        counts = {"tests": str(tests), "failures": str(failed), "skipped": str(skipped)}
         suite = ElementTree.SubElement(root, "testsuite", {"name": report.name or report.folder, **counts})
         for result in evaluation.runs:
             about = {"name": _xml_text(result.name), "classname": f"{report.name}.{result.subject}"}
@@ -239,8 +245,27 @@ def junit_of(evaluations: Sequence[Evaluation]) -> bytes:
             if result.status == "failed":
                 message = _xml_text(result.message)
                 ElementTree.SubElement(case, "failure", {"message": message.partition("\n")[0]}).text = message
+        for kind, title, reason in prompts:
+            about = {"name": _xml_text(title), "classname": f"{report.name}.{kind}", "time": "0"}
+            case = ElementTree.SubElement(suite, "testcase", about)
+            if reason:
+                ElementTree.SubElement(case, "skipped", {"message": _xml_text(reason)})
     xml: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return xml
+
+
+def _prompt_cases(evaluation: Evaluation) -> Iterator[tuple[str, str, str]]:
+    """Yield how a prompt was tried (`search` or `choice`), its title, and why it led to another skill, or ""."""
+    for prompt in evaluation.findability.prompts if evaluation.findability else ():
+        place = f"the skill is number {prompt.rank}" if prompt.rank else "the skill is not found"
+        yield "search", _title(prompt), "" if (prompt.rank == 1) == prompt.triggers else f"{place}, not as expected"
+    for choice in evaluation.model.choices if evaluation.model else ():
+        chosen = f"the model chose the skill in {choice.share:.0%} of {len(choice.chosen)} trials"
+        yield "choice", _title(choice), "" if choice.ok else f"{chosen}, not as expected"
+
+
+def _title(case: Prompt | Choice) -> str:
+    return f"{case.source}, {case.id}: {one_line(case.prompt, 80)}"
 
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -6,7 +6,8 @@ An agent gets the skill without its suites, and without its permissions: its run
 from __future__ import annotations
 
 import asyncio
-import random
+import hashlib
+import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -53,7 +54,7 @@ class ModelPlan(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """A registry with other skills: those that a search finds for a prompt, best first, and any others."""
+    """A registry with other skills: those that a search finds for a prompt, best first, and all that it lists."""
 
     search: Callable[[str], Awaitable[Sequence[Candidate]]]
     others: Sequence[Candidate] = ()
@@ -234,7 +235,7 @@ class _Work:
             yield partial(self._choose, case, meant, registry, f"{seed} {case.source} {case.id}")
 
     async def _choose(self, case: Case, meant: Candidate, registry: Registry, seed: str) -> None:
-        candidates = _candidates(meant, await registry.search(case.prompt), registry.others, seed)
+        candidates = candidates_for(meant, await registry.search(case.prompt), registry.others, seed)
         names = frozenset(row.name for row in candidates if case.is_meant(row.name, meant.name))
         if names:
             chosen = [
@@ -279,16 +280,19 @@ of the skill that helps with this request, or with "none" if no skill fits. Do n
 """
 
 
-def _candidates(
+def candidates_for(
     meant: Candidate, nearest: Sequence[Candidate], others: Sequence[Candidate], seed: str
 ) -> list[Candidate]:
-    """Return the candidates for a prompt, with the meant skill, in an order that only `seed` decides."""
-    source = random.Random(seed)
-    drawn = source.sample(others, min(_DRAWN, len(others)))
-    by_name = {candidate.name: candidate for candidate in (*drawn, *nearest[:_NEAREST], meant)}
-    candidates = [by_name[name] for name in sorted(by_name)]
-    source.shuffle(candidates)
-    return candidates
+    """Return the candidates for a prompt: the meant skill, the nearest ones, and a sample of all others. `seed` and the
+    names decide the sample and the order, so a new skill in the registry replaces at most one candidate.
+    """
+    listed = {candidate.name: candidate for candidate in (*nearest[:_NEAREST], meant)}
+    drawn = heapq.nsmallest(_DRAWN, (each for each in others if each.name not in listed), partial(_draw, seed))
+    return sorted((*listed.values(), *drawn), key=partial(_draw, f"order {seed}"))
+
+
+def _draw(seed: str, candidate: Candidate) -> bytes:
+    return hashlib.sha256(f"{seed} {candidate.name}".encode()).digest()
 
 
 async def _chosen(model: ModelClient, prompt: str, candidates: Sequence[Candidate], budget: Budget) -> str:

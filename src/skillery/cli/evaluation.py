@@ -29,7 +29,7 @@ from skillery.formats.wording import one_line
 if TYPE_CHECKING:
     from skillery.authoring.evaluation import Evaluation, Findability
     from skillery.authoring.folder_host import Finder
-    from skillery.authoring.model_evaluation import ModelPlan, Registry
+    from skillery.authoring.model_evaluation import Candidate, ModelPlan, Registry
     from skillery.client import AsyncClient
     from skillery.settings.load import Settings
 
@@ -167,8 +167,7 @@ class _Session(NamedTuple):
             return evaluations
         registry = None
         if client is not None:
-            skills = (await client.list_skills(limit=100))["skills"]
-            registry = Registry(search, [Candidate(skill["name"], skill["description"]) for skill in skills])
+            registry = Registry(search, await _listed(client))
         return [
             await self._with_model(self.plan, settings, *pair, registry, finder)
             for pair in zip(self.folders, evaluations, strict=True)
@@ -192,6 +191,19 @@ class _Session(NamedTuple):
         open_registry = functools.partial(temporary_client, settings)
         results = await evaluate_with_model(folder, evaluation.suite, plan, registry, finder, open_registry)
         return msgspec.structs.replace(evaluation, model=results)
+
+
+async def _listed(client: AsyncClient) -> list[Candidate]:
+    """Return all skills that the caller sees."""
+    from skillery.authoring.model_evaluation import Candidate
+
+    skills, cursor = list[Candidate](), None
+    while True:
+        page = await client.list_skills(limit=100, cursor=cursor)
+        skills += [Candidate(skill["name"], skill["description"]) for skill in page["skills"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return skills
 
 
 def _write_reports(evaluations: Sequence[Evaluation], out: Path | None, junit: Path | None) -> None:
