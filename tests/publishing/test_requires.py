@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from tests.cli.test_cli import Ended, skillery
 from tests.conftest import IMPORT_CHECK, Rpc, RpcError, Server, manifest, skill_files
 from tests.docs.test_shell_blocks import run_page
 from tests.importing.test_importing import sent
+from tests.proof.test_attestations import statements_of
 from tests.support.archives import zipped
 from tests.support.needing import create, needing, refused
 from tests.support.people import Caller, Who
@@ -232,7 +234,7 @@ def test_publishing_says_why_required_versions_cannot_be_chosen(sqlite_rpc: Rpc,
 
 
 @pytest.mark.full
-def test_a_malicious_required_version_fails_runs(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_a_malicious_required_version_fails_runs_and_locks(sqlite_rpc: Rpc, new_name: str) -> None:
     base, top = f"{new_name}.base", f"{new_name}.top"
     sqlite_rpc("create_skill", **skill(base))
     sqlite_rpc("create_skill", **skill(top, code=calling(base), skills={base: "*"}))
@@ -240,6 +242,29 @@ def test_a_malicious_required_version_fails_runs(sqlite_rpc: Rpc, new_name: str)
 
     error = sqlite_rpc("execute_skill", name=top)["error"]
     assert (error["type"], f"'{base}' 1.0.0 is malicious" in error["message"]) == ("DependencyGone", True)
+    locked = sqlite_rpc("resolve_skills", skills=[top])["lock"]
+    [problem] = sqlite_rpc("verify_lock", lock=locked)["problems"]
+    assert (problem["name"], problem["problem"], problem["severity"]) == (base, "yanked", "malicious")
+    sqlite_rpc("purge_version", name=base, version="1.0.0", reason="It sends rows.")
+    [problem] = sqlite_rpc("verify_lock", lock=sqlite_rpc("resolve_skills", skills=[top])["lock"])["problems"]
+    assert (problem["name"], problem["problem"]) == (base, "purged")
+
+
+def test_tools_import_required_skills_and_scripts_find_their_files(sqlite_rpc: Rpc, new_name: str) -> None:
+    rpc, base, top = sqlite_rpc, f"{new_name}.base", f"{new_name}.top"
+    digest = rpc("create_skill", **skill(base))["digest"]
+    tool = {"name": "ask", "description": "Asks.", "script": "scripts/ask.py", "parameters": {}}
+    files = [
+        {"path": "scripts/ask.py", "content": calling(base).replace("def main", "def handler")},
+        {"path": "scripts/read.sh", "content": f"cat /skills/{base}/SKILL.md\n"},
+        {"path": "tools.json", "content": json.dumps([tool])},
+    ]
+    described = {"name": top, "version": "1.0.0", "description": "Asks.", "requires": {"skills": {base: "^1"}}}
+    rpc("create_skill", manifest=described, skill_md=f"# {top}\n", files=files)
+
+    assert rpc("call_tool", name="ask", skill=top)["result"] == ["base 1.0.0"]
+    assert f"# {base}" in rpc("execute_skill", name=top, script="scripts/read.sh")["output"]["stdout"]
+    assert statements_of(rpc, top)["publication"]["requires"] == {base: digest}
 
 
 def test_import_reads_the_required_skills_of_toolhive(sqlite_rpc: Rpc, new_name: str) -> None:
