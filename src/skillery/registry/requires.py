@@ -30,6 +30,7 @@ class Required(NamedTuple):
 
 class _Runtime(msgspec.Struct):
     dependencies: list[str] = []
+    workspace: bool = False
 
 
 class _Permissions(msgspec.Struct):
@@ -38,7 +39,9 @@ class _Permissions(msgspec.Struct):
 
 
 class Declared(msgspec.Struct):
-    """The parts of a stored manifest that decide how a run mounts the version for another skill, and what it mounts."""
+    """The parts of a stored manifest that decide what a run may do, and what it mounts. Other parts are not decoded, to
+    save time.
+    """
 
     runtime: _Runtime | None = None
     permissions: _Permissions = msgspec.field(default_factory=_Permissions)
@@ -54,8 +57,12 @@ class Declared(msgspec.Struct):
         return bool(self.permissions.network or self.permissions.secrets)
 
 
+def declared_in(manifest_json: str) -> Declared:
+    return msgspec.json.decode(manifest_json, type=Declared)
+
+
 def declared_by(row: VersionRow) -> Declared:
-    return msgspec.json.decode(row.manifest_json, type=Declared)
+    return declared_in(row.manifest_json)
 
 
 def may_require(manifest_json: str) -> bool:

@@ -20,7 +20,7 @@ from skillery.formats.network import parse_network_pattern
 from skillery.identity.secret_grants import granted
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
-from skillery.registry.requires import seen_closures
+from skillery.registry.requires import declared_in, seen_closures
 from skillery.registry.usage import adding, day_of, first_day
 from skillery.registry.uses import ContentParts
 from skillery.registry.visibility import parameters, sees_each, view_of
@@ -236,16 +236,8 @@ def _counts(connection: Connection, page: Sequence[Any], first: str) -> Mapping[
     return counts
 
 
-class _Permissions(msgspec.Struct):
-    secrets: list[str] = []
-
-
-class _Manifest(msgspec.Struct):
-    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
-
-
 def _reach(connection: Connection, row: Any, hosts: Sequence[str], counts: Mapping[Target, Any]) -> list[Reach]:
-    secrets = msgspec.json.decode(row.manifest_json, type=_Manifest).permissions.secrets
+    secrets = declared_in(row.manifest_json).permissions.secrets
     declared = {*(Target("host", host) for host in hosts), *(Target("secret", name) for name in secrets)}
     allowed = granted(connection, row.name, secrets) if secrets else ()
     return [

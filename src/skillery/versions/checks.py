@@ -27,7 +27,7 @@ from skillery.formats.scripts import Script
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about
-from skillery.registry.requires import calls_of, closure_of, may_require, seen_closure
+from skillery.registry.requires import calls_of, closure_of, declared_in, may_require, seen_closure
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -182,27 +182,9 @@ def _with_calls(connection: Connection, name: str, manifest_json: str, digest: s
     return msgspec.structs.replace(_permissions(manifest_json), calls=calls_of(closure))
 
 
-class _Listed(msgspec.Struct):
-    """The part `permissions` of a stored manifest."""
-
-    network: list[str] = []
-    secrets: list[str] = []
-
-
-class _StoredRuntime(msgspec.Struct):
-    workspace: bool = False
-
-
-class _Stored(msgspec.Struct):
-    """The parts of a stored manifest that say what a run may do."""
-
-    runtime: _StoredRuntime | None = None
-    permissions: _Listed = msgspec.field(default_factory=_Listed)
-
-
 def _permissions(manifest_json: str) -> Permissions:
-    """Return the permissions in the JSON of a stored manifest. Only the needed parts are decoded, to save time."""
-    stored = msgspec.json.decode(manifest_json, type=_Stored)
+    """Return the permissions in the JSON of a stored manifest."""
+    stored = declared_in(manifest_json)
     listed, accepts_workspace = stored.permissions, stored.runtime is not None and stored.runtime.workspace
     patterns = [parse_network_pattern(text) for text in listed.network]
     network = tuple(pattern for pattern in patterns if not isinstance(pattern, str))
