@@ -290,4 +290,4 @@ def _too_many(most: int) -> RepositoryTooLarge:
 
 
 def _version(*values: Any) -> RepositoryVersion:
-    return RepositoryVersion(*values[:-1], in_utc(values[-1]))
+    return RepositoryVersion._make([*values[:-1], in_utc(values[-1]), "", False])
