@@ -162,9 +162,9 @@ def main(args):
         async with opened(open_with, hosts, (), tmp_path) as trial:
             for name, kind in names.items():
                 outcome = await trial.code(code, {"name": name}, network=(f"http://{name}:{plain.port}",))
-                found = (value_of(outcome), [use.allowed for use in outcome.network], plain.connections)
-                if found != ("refused", [False], 0) or plain.received:
-                    wrong[kind] = found
+                seen = (value_of(outcome), [use.allowed for use in outcome.network], plain.connections)
+                if seen != ("refused", [False], 0) or plain.received:
+                    wrong[kind] = seen
         assert wrong == {}
 
     async def test_a_redirect_leads_nowhere_else(self, reaching: Trial, plain: Upstream) -> None:
