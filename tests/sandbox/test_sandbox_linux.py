@@ -36,6 +36,8 @@ TESTS = Path(__file__).parents[1]
 AS_ORDINARY_USER = (sys.executable, str(TESTS / "support" / "ordinary_user.py"), sys.executable)
 IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
+full = pytest.mark.full(after=0 if IS_ROOT else 1)
+"""Mark of cases that an ordinary user runs too: see test_an_ordinary_user_passes_as_well."""
 
 # Each code tries to use 500 MB that no process's own counters show.
 HIDDEN_MEMORY = {
@@ -304,7 +306,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract, LinuxLook):  # type: igno
         assert await trial.value(code, blobs=blobs) == sum(range(300))
 
 
-@pytest.mark.full
+@full
 def test_doctor_probes_succeed_for_all_requirements(tmp_path: Path) -> None:
     probes = make(tmp_path).probe()
     assert [probe.name for probe in probes if probe.required and not probe.ok] == []
@@ -343,7 +345,7 @@ async def ask(code, host=None):
 """
 
 
-@pytest.mark.full
+@full
 @only_as_root
 def test_groups_of_the_server_do_not_reach_the_code() -> None:
     script = ASK + "print(asyncio.run(ask('import os\\ndef main(args): return os.getgroups()')))"
@@ -353,7 +355,7 @@ def test_groups_of_the_server_do_not_reach_the_code() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-@pytest.mark.full
+@full
 @only_as_root
 def test_run_is_refused_with_remedy_without_user_namespaces() -> None:
     script = ASK + (
@@ -389,7 +391,7 @@ asyncio.run(main())
 )
 
 
-@pytest.mark.full
+@full
 async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-c", SERVE_AND_HANG], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -416,7 +418,7 @@ groups.find().close()
 """
 
 
-@pytest.mark.full
+@full
 @only_as_root
 @pytest.mark.skipif(not hierarchies.candidates(), reason="this host has no cgroups")
 def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together() -> None:
@@ -439,7 +441,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
     eventually(lambda: not group_folders(dead.pid))
 
 
-@pytest.mark.full
+@full
 def test_killing_sandbox_processes_fails_only_their_run_and_leaks_nothing(tmp_path: Path) -> None:
     """The event loop is the one of real servers: uvloop refuses to write to a closed transport."""
     others = processes.children(os.getpid())
