@@ -30,6 +30,8 @@ from tests.support.results import check_result
 from tests.support.templates import postgres_template, prepare_home, prepare_key, sqlite_template
 
 DATABASES = ("sqlite", "postgres")
+ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+"""Mark of a test whose statements other tests execute on Postgres."""
 START_SECONDS = 300
 POOLED = 4
 """Number of servers of a worker in the pool of `configured_server`."""
@@ -47,6 +49,8 @@ ASKS_FOR_TOKENS = {
     # Tests of refused requests would reach the usual limit of failed logins.
     "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
 }
+NO_SANDBOX_PROBES = {"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
+"""Settings of `skillery doctor` in tests of other rows: those of the usual sandbox take a second."""
 _numbers = itertools.count()
 for step in ("connect", "read", "write", "pool"):
     # A loaded machine takes longer than the five seconds of httpx. Calls that state a limit keep theirs.

@@ -154,6 +154,7 @@ def test_hidden_skills_for_people_stay_hidden_from_models(org: Server, new_name:
     assert listed(agent("list_skills", namespace=new_name)) == {"all", "models"}
 
 
+@pytest.mark.full
 def test_mcp_calls_are_calls_of_models(sqlite_rpc: Rpc, new_name: str) -> None:
     publish(sqlite_rpc, new_name)
     mcp = Mcp(sqlite_rpc, tools="search_skills")

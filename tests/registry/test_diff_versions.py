@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skillery.formats.texts import MOST_DIFF, unified_diff
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
@@ -26,6 +26,7 @@ def create(rpc: Any, name: str, version: str, code: str = MAIN, skill_md: str = 
     rpc("create_skill", manifest=made, skill_md=skill_md, files=[*skill_files(code), *files])
 
 
+@ON_SQLITE
 def test_permissions_come_first_then_manifest_instructions_and_files(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.a"
     binary = {"path": "resources/a.bin", "content": "AAECAw==", "encoding": "base64"}

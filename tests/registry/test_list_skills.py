@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Rpc
+from tests.conftest import ON_SQLITE, Rpc
 
 Publish = Callable[..., dict[str, Any]]
 
@@ -95,6 +95,7 @@ def test_rows_are_sorted_by_the_bytes_of_namespace_and_name(rpc: Rpc, publish: P
     assert rows == sorted(rows, key=lambda row: (row["namespace"].encode(), row["name"].encode()))
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("detail", ["names", "summary"])
 @pytest.mark.full(after=4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Server
+from tests.conftest import ON_SQLITE, Server
 from tests.support.people import Caller, Who
 
 
@@ -109,6 +109,7 @@ def test_a_name_a_status_and_a_namespace_narrow_it(
     assert listed(admin, namespace=f"{new_name}.below", status="yanked") == below[1:]
 
 
+@ON_SQLITE
 def test_list_versions_treats_an_invisible_skill_as_missing(
     team: dict[str, Caller], made: list[tuple[str, str]], new_name: str
 ) -> None:
@@ -118,6 +119,7 @@ def test_list_versions_treats_an_invisible_skill_as_missing(
     assert hidden["message"].replace("private'", "privates'") == unknown["message"]
 
 
+@ON_SQLITE
 def test_a_cursor_is_good_for_the_same_caller_and_filters(
     team: dict[str, Caller], made: list[tuple[str, str]], new_name: str
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_cursor_is_good_for_the_same_caller_and_filters(
     assert team["admin"].error("list_versions", status="waiting")["code"] == -32602
 
 
+@ON_SQLITE
 def test_the_command_line_shows_them(server: Server, new_name: str) -> None:
     for version in ("1.0.0", "1.1.0"):
         server.rpc(

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -160,6 +160,7 @@ def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, a
     assert checked.code == 0, checked.out + checked.err
 
 
+@ON_SQLITE
 def test_the_number_stays_taken_also_for_the_same_bytes(ada: Caller, new_name: str) -> None:
     name = f"{new_name}.sums"
     publish(ada, name, "1.0.0", KEY)

@@ -38,7 +38,7 @@ from skillery.versions.lifecycle_steps import step_one
 from skillery.versions.new_versions import insert_version
 from skillery.versions.revocations import Revocation
 from skillery.webhooks import queue
-from tests.conftest import Server
+from tests.conftest import ON_SQLITE, Server
 from tests.support.bundles import make_bundle
 from tests.support.letter_triples import LetterTriples, vector_of
 from tests.support.processes import eventually
@@ -386,6 +386,7 @@ async def test_the_ranker_gets_no_query_without_words(registered: Registered) ->
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_a_server_searches_with_the_ranker_of_a_plugin(
     tmp_path: Path,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.conftest import RpcError, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, RpcError, Server, manifest, skill_files
 from tests.registry.test_lifecycle import STEPS, WAY_TO, params, take
 from tests.support.people import Caller, Who, people_settings
 
@@ -20,6 +22,7 @@ OUTSIDER = Who("outsider", "read run publish review", "elsewhere.*")
 # A caller with the right to publish under the name, who is not the author.
 COLLEAGUE = Who("colleague", "read run publish", "*")
 VISIBILITIES = ("public", "namespace", "private")
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -135,11 +138,12 @@ def test_invisible_skills_answer_like_missing_skills(
     ):
         assert now == was, asked
     # The same holds for requests with the digest of the hidden version: only the digest differs in the response.
-    for with_own, with_other in zip(doors(name, made), doors(name, digest), strict=True):
-        if with_own == with_other:
-            continue
-        own, other = answers(outsider, [with_own])[0], answers(outsider, [with_other])[0]
-        assert own.replace(made.encode(), digest.encode()) == other
+    pairs = zip(doors(name, made), doors(name, digest), strict=True)
+    own, other = zip(*(pair for pair in pairs if pair[0] != pair[1]), strict=True)
+    for asked, with_own, with_other in zip(
+        [*own, "tools", "tools"], answers(outsider, [*own]), answers(outsider, [*other]), strict=True
+    ):
+        assert with_own.replace(made.encode(), digest.encode()) == with_other, asked
 
 
 def test_hidden_version_of_a_visible_skill_answers_like_a_missing_version(
@@ -193,6 +197,7 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
 }
 
 
+@ON_SQLITE
 def test_list_skills_fills_pages_with_visible_skills(as_: Callable[[Who], Caller], new_name: str) -> None:
     """Skills of every visibility are mixed, in the namespace, above it and below it."""
     seen = []
@@ -224,23 +229,33 @@ def test_list_skills_fills_pages_with_visible_skills(as_: Callable[[Who], Caller
         assert listed[-1]
 
 
+@pytest.fixture(scope="module")
+def seen_by_roles(org: Server) -> str:
+    """Publish a skill of each visibility into a new namespace. Return the namespace."""
+    namespace = f"seen{os.getpid()}x{next(_numbers)}z"
+    admin, author = Caller(org.url, ADMIN), Caller(org.url, AUTHOR)
+    for visibility in VISIBILITIES:
+        publish(lambda who: admin if who == ADMIN else author, f"{namespace}.{visibility}")
+        admin("set_visibility", name=f"{namespace}.{visibility}", visibility=visibility)
+    return namespace
+
+
 @pytest.mark.parametrize(
     "role", [pytest.param(role, marks=pytest.mark.full) if "very many" in role else role for role in WHO_SEES]
 )
 @pytest.mark.full(after=5)
 def test_list_and_describe_show_each_role_its_visible_skills(
-    as_: Callable[[Who], Caller], new_name: str, role: str
+    as_: Callable[[Who], Caller], seen_by_roles: str, role: str
 ) -> None:
-    for visibility in VISIBILITIES:
-        publish(as_, f"{new_name}.{visibility}")
-        as_(ADMIN)("set_visibility", name=f"{new_name}.{visibility}", visibility=visibility)
+    new_name = seen_by_roles
     who, sees = WHO_SEES[role]
     caller = as_(who._replace(grants=who.grants.replace("NS", new_name).replace("SHORT", new_name[:-1])))
 
-    for namespace in (new_name, ""):
+    # The list of all namespaces has all skills of the shared server.
+    for namespace, limit in ((new_name, 2), ("", 50)):
         listed, cursor = [], None
         while True:
-            page = caller("list_skills", namespace=namespace, limit=2, cursor=cursor)
+            page = caller("list_skills", namespace=namespace, limit=limit, cursor=cursor)
             listed += [row["name"] for row in page["skills"] if row["name"].startswith(f"{new_name}.")]
             cursor = page["next_cursor"]
             if cursor is None:
