@@ -500,7 +500,7 @@ def test_kill_nine_in_the_middle_of_sweeps_leaves_nothing_broken(
     env = {"SKILLERY_DATABASE": url, **NO_GRACE}
     chance = random.Random(11)
     kept: dict[str, bytes] = {}
-    for _ in range(rounds(1, long=3)):
+    for _ in range(rounds(1, long=2)):
         server = start_server(env=env)
         for number in range(60):
             content = os.urandom(LARGE)

@@ -33,7 +33,7 @@ def test_all_contents_move_while_a_server_stores_and_reads(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:
     server = start_server(env=registry.with_storage("directory"))
-    for number in range(40):
+    for number in range(20):
         publish(server.rpc, f"before.s{number}")
     load = Load()
     with load.on(server):
