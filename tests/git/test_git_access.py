@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.api.test_access import create_token
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.git.clones import Git, files_of
 
 REFS = "info/refs?service=git-upload-pack"
@@ -57,6 +57,7 @@ def basic(user: str, password: str) -> str:
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
+@ON_SQLITE
 @pytest.mark.smoke
 @pytest.mark.full(after=1)
 def test_each_caller_clones_the_skills_that_it_sees(tokens_server: Server, team: Team, tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_hidden_and_unknown_repositories_answer_identically(tokens_server: Serve
     assert kept[0] == kept[1] == kept[2] == kept[3]
 
 
+@ON_SQLITE
 def test_without_credentials_every_answer_is_401_with_a_challenge_for_git(tokens_server: Server, team: Team) -> None:
     for path in (f"_all.git/{REFS}", f"{team.name}.git/{REFS}", f"{team.name}.closed.git/{REFS}", "x", "_all.git/HEAD"):
         answer = get(tokens_server, path)

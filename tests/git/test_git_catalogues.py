@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.git.clones import Git
 
 TEXT = {"type": "string"}
@@ -41,6 +41,7 @@ def marketplace(clone: Path) -> dict[str, Any]:
     return found
 
 
+@ON_SQLITE
 def test_each_skill_and_each_namespace_with_several_skills_is_a_plugin(git: Git, rpc: Rpc, new_name: str) -> None:
     for name, version in (("x.one_a", "1.2.0"), ("x.two", "0.1.0-rc.1"), ("y.three", "2.0.0")):
         rpc(
@@ -93,6 +94,7 @@ def test_the_repository_is_an_agent_plugin(git: Git, rpc: Rpc, new_name: str) ->
     assert names[0] == "skillery"
 
 
+@ON_SQLITE
 def test_a_branch_has_the_catalogue_of_its_versions(git: Git, rpc: Rpc, new_name: str) -> None:
     for version in ("1.0.0", "2.0.0"):
         rpc("create_skill", manifest=manifest(f"{new_name}.a", version), skill_md="# x\n", files=skill_files())

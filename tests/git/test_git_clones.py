@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.git.clones import Git, files_of
 
 PROTOCOLS = ("0", "1", "2")
@@ -78,6 +78,7 @@ def test_a_clone_has_the_files_of_the_exports(git: Git, rpc: Rpc, create: Callab
     assert git("log", "--format=%an %s", cwd="whole") == f"Skillery 2 skills of {new_name}"
 
 
+@ON_SQLITE
 @pytest.mark.full
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_shallow_and_partial_clones_fetch_the_rest_later(
@@ -109,6 +110,7 @@ def test_shallow_and_partial_clones_fetch_the_rest_later(
     assert files_of(git.folder / "limit") == whole
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.full(after=1)
 def test_a_fetch_after_a_change_brings_the_new_state(
@@ -129,7 +131,11 @@ def test_a_fetch_after_a_change_brings_the_new_state(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("database_kind", "protocol"),
+    [*(("sqlite", protocol) for protocol in PROTOCOLS), ("postgres", PROTOCOLS[-1])],
+    indirect=["database_kind"],
+)
 def test_the_history_of_a_skill_has_a_tag_for_each_version(
     git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str, protocol: str
 ) -> None:
@@ -182,6 +188,7 @@ def test_the_history_of_a_skill_has_a_tag_for_each_version(
     assert git("rev-list", "--count", "v1.0.1", cwd="grow") == "4"
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_yanked_versions_keep_their_tags_and_purged_versions_vanish(
     git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str
@@ -278,6 +285,7 @@ def test_clones_at_the_same_time_get_the_same_state(git: Git, create: Callable[.
     assert len({git("rev-parse", "HEAD", cwd=f"clone{number}") for number in range(6)}) == 1
 
 
+@ON_SQLITE
 def test_a_push_is_refused_and_unknown_filters_are_named(git: Git, create: Callable[..., Any], new_name: str) -> None:
     create(f"{new_name}.one")
     git.clone(new_name, "clone")

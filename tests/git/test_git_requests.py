@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillery.git.requests import MalformedRequest, parse_filter, parse_v0, parse_v2, pkt, read_lines
-from tests.conftest import Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Server, manifest, skill_files
 from tests.git.clones import Git, files_of
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
@@ -91,6 +91,7 @@ def test_malformed_requests_get_a_line_that_git_prints(repository: httpx.Client)
         assert post(repository, body, 2).content == b""
 
 
+@ON_SQLITE
 def test_requests_are_bounded(repository: httpx.Client) -> None:
     bomb = gzip.compress(b"\0" * 64 * MIB)
     assert post(repository, bomb, encoding="gzip").status_code == 413

@@ -20,7 +20,7 @@ from skillery.cli.import_uploads import default_source, normal_remote
 from skillery.database import Database, migrate
 from skillery.formats.skill_toml import renamed_toml, toml_manifest
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import ON_SQLITE, Rpc, Server
 from tests.importing.test_importing import by_path, codes, sent
 from tests.support.archives import skill_md, zipped
 
@@ -81,6 +81,7 @@ def test_a_skill_that_moves_in_its_source_keeps_its_name(rpc: Rpc, new_name: str
     assert sent(rpc, zipped(moved), **step)["counts"] == {"unchanged": 2}
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("source", ["", "tools"])
 def test_skills_at_the_root_of_archives_are_distinguished_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
     step = {"namespace": new_name} | ({"source": source} if source else {})
@@ -92,6 +93,7 @@ def test_skills_at_the_root_of_archives_are_distinguished_by_their_names(rpc: Rp
     assert (changed["name"], changed["version"]) == (f"{new_name}.pdf", "1.0.1")
 
 
+@ON_SQLITE
 def test_a_skill_keeps_its_name_until_its_skill_toml_has_another(rpc: Rpc, new_name: str) -> None:
     step = {"namespace": new_name, "source": "tools"}
 
@@ -311,6 +313,7 @@ def exported(rpc: Rpc, name: str, form: str = "zip") -> bytes:
     return response.content
 
 
+@ON_SQLITE
 @pytest.mark.full
 @pytest.mark.parametrize("own_namespace", [True, False])
 def test_an_export_is_unchanged_here_and_the_second_time_elsewhere(

@@ -16,7 +16,7 @@ from skillery.importing.finder import Finder
 from skillery.importing.reports import is_collection
 from skillery.importing.roots import MOST_STEPS
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import ON_SQLITE, Rpc, Server
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, tarred, zipped
 from tests.support.skill_corpus import grow
@@ -213,6 +213,7 @@ def test_every_skill_is_read_once_regardless_of_links(folders: set[str], links: 
     assert not {link.path for link in found.merged} & set(found.roots)
 
 
+@pytest.mark.full
 def test_links_to_many_skills_are_looked_at_only_so_often() -> None:
     """A thousand links to a folder of a thousand skills with links to itself would be millions of steps."""
     skills = [Entry(f"skills/{number}/SKILL.md", 1, False, "", 0) for number in range(1_000)]
@@ -359,6 +360,7 @@ def test_an_import_that_finds_no_skill_says_where_it_looked(
 # -- a large repository ----------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 @pytest.mark.smoke
 def test_corpus_import_is_complete_and_unchanged_on_repetition(server: Server, new_name: str, tmp_path: Path) -> None:
     corpus = grow(tmp_path / "corpus", skills=60)

@@ -23,7 +23,7 @@ from skillery.importing import Importer, ImportLimits
 from skillery.importing.skill_names import next_version
 from skillery.rest.imports import is_too_slow
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import ON_SQLITE, Rpc, Server
 from tests.support.archives import skill_md, tarred, tgz, zipped
 from tests.support.people import Caller, Who
 from tests.support.prefork import FORKED
@@ -154,6 +154,7 @@ def test_a_folder_with_a_skill_toml_says_everything_itself(rpc: Rpc, new_name: s
 # -- independence of skills ------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_import_continues_after_malformed_skills(rpc: Rpc, new_name: str) -> None:
     deep = "/".join("x" * 10)
     files: dict[str, str | bytes] = {f"s{number}/SKILL.md": skill_md(f"s{number}") for number in range(40)}

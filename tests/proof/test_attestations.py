@@ -18,7 +18,7 @@ from skillery.proof.dsse import SigningKey, verify
 from skillery.proof.keychains import follow
 from skillery.proof.statements import check_subject, read_statement
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.archives import tgz
 from tests.support.people import Caller, Who
 
@@ -100,6 +100,7 @@ def test_verify_prints_the_statements(server: Server, publish: Publish, new_name
     assert json.loads(pinned.out)["ok"]
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_verify_refuses_keys_of_another_registry(
     server: Server, publish: Publish, new_name: str, tmp_path: Path, start_server: Callable[..., Server]

@@ -136,7 +136,9 @@ def test_check_deep_names_each_changed_row(sealed: Sealed) -> None:
     for table in TABLES:
         [key] = table.primary_key
         with sealed.owner.connect() as connection:
-            newest = connection.execute(select(table).order_by(key.desc()).limit(9)).mappings()
+            # The check compares rows in Python, so a few show that those of Postgres have the same values.
+            most = 9 if sealed.owner.dialect.name == "sqlite" else 2
+            newest = connection.execute(select(table).order_by(key.desc()).limit(most)).mappings()
             rows = [dict(row) for row in newest]
         for row in rows:
             free = FREE.get(table.name, set())

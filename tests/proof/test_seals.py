@@ -276,12 +276,12 @@ def test_public_seals_need_no_token(start_server: Start, tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_a_rewritten_database_does_not_replace_the_seal_in_a_file(
-    database_kind: str, new_postgres_database: Callable[[], str], start_server: Start, tmp_path: Path
+    database_kind: str, migrated_postgres_database: Callable[[], str], start_server: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "share" / "seal.json"
     file.parent.mkdir()
     env = {**OFTEN, "SKILLERY_SEALS_FILE": str(file)}
-    urls = [new_postgres_database() if database_kind == "postgres" else "" for _ in range(2)]
+    urls = [migrated_postgres_database() if database_kind == "postgres" else "" for _ in range(2)]
     server = start_server(env={**env, "SKILLERY_DATABASE": urls[0]})
     eventually(file.exists)
     kept = file.read_bytes()

@@ -17,7 +17,7 @@ from skillery.errors import InvalidParams
 from skillery.formats.network import NetworkPattern, covers, parse_network_pattern
 from skillery.formats.timestamps import parse_until
 from tests.cli.test_cli import skillery
-from tests.conftest import Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -259,6 +259,7 @@ def test_a_version_that_may_do_more_waits_for_a_reviewer(team: dict[str, Caller]
     assert described(ann, name)["permissions_diff"]["removed"] == {"network": [B], "secrets": [SECRET]}
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("before", "after", "status"),
     [
@@ -377,6 +378,7 @@ def reaches(pattern: NetworkPattern, host: str, port: int) -> bool:
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_waivers_and_drafts_from_the_command_line(tokens_server: Server, tmp_path: Path, new_name: str) -> None:
     def token(name: str, *options: str) -> str:

@@ -34,7 +34,7 @@ from tests.support.processes import (
     seconds_of_ended_children,
 )
 
-BOMBS_AT_ONCE = 8
+BOMBS_AT_ONCE = 4
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_GROWTH = 250 * 1024 * 1024
 GOOD = "def main(args):\n    return 1\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 
 Publish = Callable[..., dict[str, Any]]
 
@@ -195,6 +195,7 @@ def test_broken_frontmatter_is_refused(rpc: Rpc, new_name: str, skill_md: str) -
     assert "SKILL.md" in str(error)
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_too_many_bytes_and_too_many_files_are_too_large(rpc: Rpc, new_name: str) -> None:
     heavy = [{"path": f"resources/{number}", "content": "x" * 1_100_000} for number in range(16)]

@@ -16,7 +16,7 @@ from skillery.formats.graders import MOST_SHOWN, differences
 from skillery.formats.json_values import same
 from skillery.publishing.folders import read_skill_folder
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually
 
@@ -403,6 +403,7 @@ def test_approval_with_failing_examples_publishes_nothing(org: Server, new_name:
     assert reviewer("reject_version", **version, reason="It fails.")["status"] == "rejected"
 
 
+@ON_SQLITE
 def test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers(org: Server, new_name: str) -> None:
     name = f"{new_name}.a"
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))

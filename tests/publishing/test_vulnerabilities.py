@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, skill_files
+from tests.conftest import NO_SANDBOX_PROBES, Rpc, Server, skill_files
 from tests.environments.test_npm_packages import NODE, params
 from tests.environments.test_npm_packages import settings as npm_settings
 from tests.support.needing import CODE, create, needing
@@ -86,7 +86,7 @@ class Registry:
         return {"manifest": needing(name, *dependencies), "skill_md": "# A\n", "files": skill_files(CODE)}
 
     def doctor(self) -> str:
-        done = skillery("doctor", "--json", "--home", str(self.server.home), stdin=b"", **self.env)
+        done = skillery("doctor", "--json", "--home", str(self.server.home), **self.env, **NO_SANDBOX_PROBES)
         [row] = [probe for probe in done.json["probes"] if probe["name"] == "vulnerabilities"]
         return str(row["detail"])
 
