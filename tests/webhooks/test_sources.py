@@ -13,7 +13,7 @@ import pytest
 
 from tests.api.test_metrics import figures
 from tests.cli.test_cli import skillery
-from tests.conftest import Server, manifest, publisher, skill_files
+from tests.conftest import NO_SANDBOX_PROBES, ON_SQLITE, Server, manifest, publisher, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.webhooks.conftest import until
 from tests.webhooks.receiver import Receiver
@@ -52,6 +52,7 @@ def events(event):
 """
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_quota_near_event_is_sent_once_per_quota(
     start: Start, tmp_path: Path, receiver: Receiver, add_webhook: AddWebhook
@@ -84,6 +85,7 @@ def test_quota_near_event_is_sent_once_per_quota(
     assert 0.8 * limit <= used < limit == 1024 * 1024
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_plugins_get_the_same_events_in_order_and_miss_none(start: Start, tmp_path: Path) -> None:
     seen, folder = tmp_path / "seen.jsonl", tmp_path / "plugins"
@@ -112,9 +114,9 @@ def test_plugins_get_the_same_events_in_order_and_miss_none(start: Start, tmp_pa
 
 @pytest.mark.full
 def test_server_stops_passing_events_if_lease_expires_during_slow_hook(
-    start_server: Start, new_postgres_database: Callable[[], str], tmp_path: Path
+    start_server: Start, migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    database, seen, gate = new_postgres_database(), tmp_path / "seen", tmp_path / "gate"
+    database, seen, gate = migrated_postgres_database(), tmp_path / "seen", tmp_path / "gate"
     shared = {
         "SKILLERY_DATABASE": database,
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
@@ -173,7 +175,8 @@ def test_metrics_and_doctor_show_waiting_events_and_dead_letters(
 
 
 def _doctor(server: Server) -> dict[str, Any]:
-    ended = skillery("doctor", "--json", "--home", str(server.home), SKILLERY_DATABASE=server.database)
+    home = ("--home", str(server.home))
+    ended = skillery("doctor", "--json", *home, SKILLERY_DATABASE=server.database, **NO_SANDBOX_PROBES)
     rows: list[dict[str, Any]] = ended.json["probes"]
     return next(row for row in rows if row["name"] == "webhooks")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.growth import check_growth, spent
 from tests.support.people import Caller, Who
 from tests.webhooks.conftest import row_of, until
@@ -68,6 +68,7 @@ def test_a_changed_old_or_foreign_message_has_no_valid_signature(
     assert not verified(headers, body, other)
 
 
+@ON_SQLITE
 def test_lifecycle_of_version_sends_events_in_order(
     org: Server, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
