@@ -186,6 +186,7 @@ def test_a_user_signs_in_at_the_provider(
     assert site.browser.who() is None
 
 
+@pytest.mark.full
 def test_the_rules_see_the_claims_of_the_chosen_token(provider: OidcProvider, start: Start) -> None:
     """The provider puts its extra claims only into access tokens."""
     provider.control(claims={"ann": {"groups": ["skill-admins"]}})
@@ -200,6 +201,7 @@ def test_the_rules_see_the_claims_of_the_chosen_token(provider: OidcProvider, st
     assert sorted(json.loads(row.identity_json)["scopes"]) == ["read", "run"]
 
 
+@pytest.mark.full
 def test_a_login_limits_the_scopes_like_an_access_token(provider: OidcProvider, start: Start) -> None:
     site = start(tables=RULES + SCOPE_MAP)
     site.finish(site.returned(site.start(scope="openid skills.read")))
@@ -208,6 +210,7 @@ def test_a_login_limits_the_scopes_like_an_access_token(provider: OidcProvider, 
     assert json.loads(row.identity_json)["scopes"] == ["read"]
 
 
+@pytest.mark.full
 def test_without_the_setting_there_is_no_login_at_the_provider(
     start_server: Callable[..., Server], provider: OidcProvider, tmp_path: Path
 ) -> None:
@@ -219,6 +222,7 @@ def test_without_the_setting_there_is_no_login_at_the_provider(
     assert httpx.get(f"{server.url}/login/oidc/callback?code=x&state=y").status_code == 404
 
 
+@pytest.mark.full
 def test_a_token_of_the_provider_is_no_token_for_the_form(provider: OidcProvider, start: Start) -> None:
     site = start()
     refused = site.browser.sign_in(provider.token())
@@ -472,6 +476,7 @@ def test_wrong_id_tokens_are_refused(site: Site, name: str) -> None:
     refused(site, site.finish(address), said=said)
 
 
+@pytest.mark.full(after=1)
 @pytest.mark.parametrize(("algorithm", "name"), [("ES256", "sha256"), ("EdDSA", "sha512")])
 def test_an_id_token_has_the_hash_of_its_access_token(own_site: Site, algorithm: str, name: str) -> None:
     begun = own_site.start()
@@ -528,6 +533,7 @@ def test_failures_of_the_provider_are_no_failures_of_the_user(own_site: Site) ->
     assert own_site.sign_in().status_code == 303
 
 
+@pytest.mark.full
 def test_a_flood_of_failed_logins_is_bounded(provider: OidcProvider, start: Start) -> None:
     site = start("failures_per_minute = 3")
     codes = [

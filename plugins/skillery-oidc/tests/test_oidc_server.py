@@ -17,7 +17,7 @@ from pydantic import AnyUrl
 from oidc_here import SCOPES, OidcProvider, new_key, shared_provider
 from tests import conftest
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, ServerPool, manifest, skill_files
+from tests.conftest import NO_SANDBOX_PROBES, Rpc, Server, ServerPool, manifest, skill_files
 from tests.support.processes import eventually, free_port
 
 start_server, postgres = conftest.start_server, conftest.postgres
@@ -115,8 +115,10 @@ def refused(server: Server, token: str | None, path: str = "/rpc") -> httpx.Resp
 
 
 @pytest.mark.full
-def test_rules_decide_about_name_kind_scopes_and_namespaces(provider: OidcProvider, sso: Callable[..., Server]) -> None:
-    server = sso()
+def test_rules_decide_about_name_kind_scopes_and_namespaces(
+    provider: OidcProvider, pooled_sso: Callable[..., Server]
+) -> None:
+    server = pooled_sso()
     provider.control(claims={"robot": {"realm_access": {"roles": ["deployer"]}, "department": "tools"}})
 
     skill = {"manifest": manifest("sales.x"), "skill_md": "# X\n", "files": skill_files()}
@@ -133,9 +135,9 @@ def test_rules_decide_about_name_kind_scopes_and_namespaces(provider: OidcProvid
 
 @pytest.mark.full
 def test_leaving_a_group_ends_its_rights_when_the_token_expires(
-    provider: OidcProvider, sso: Callable[..., Server]
+    provider: OidcProvider, pooled_sso: Callable[..., Server]
 ) -> None:
-    server = sso("skew_seconds = 0")
+    server = pooled_sso("skew_seconds = 0")
     provider.control(claims={"robot": {"groups": ["skill-admins"]}})
     assert Rpc(server.url, provider.token())("list_tokens")["tokens"]
 
@@ -153,8 +155,8 @@ def test_leaving_a_group_ends_its_rights_when_the_token_expires(
 
 
 @pytest.mark.full
-def test_a_401_refers_to_the_metadata(provider: OidcProvider, sso: Callable[..., Server]) -> None:
-    server = sso(tables=RULES + SCOPE_MAP)
+def test_a_401_refers_to_the_metadata(provider: OidcProvider, pooled_sso: Callable[..., Server]) -> None:
+    server = pooled_sso(tables=RULES + SCOPE_MAP)
     metadata = f"{server.url}/.well-known/oauth-protected-resource"
     scope = " ".join(SCOPES)
 
@@ -178,7 +180,7 @@ def test_a_401_refers_to_the_metadata(provider: OidcProvider, sso: Callable[...,
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_oauth_client_of_mcp_logs_in_from_a_401(
-    mode: str, provider: OidcProvider, sso: Callable[..., Server]
+    mode: str, provider: OidcProvider, pooled_sso: Callable[..., Server]
 ) -> None:
     """The SDK's client knows only the address of the server: it finds the issuer and the scopes, registers, lets
     the user log in, and calls a tool. Its first request has no token.
@@ -189,7 +191,7 @@ async def test_the_oauth_client_of_mcp_logs_in_from_a_401(
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared.auth import OAuthClientMetadata
 
-    server = sso(tables=RULES + SCOPE_MAP)
+    server = pooled_sso(tables=RULES + SCOPE_MAP)
     seen: list[str] = []
 
     async def open_browser(address: str) -> None:
@@ -249,9 +251,9 @@ class TokensInMemory:
 
 @pytest.mark.full
 def test_tokens_of_the_registry_work_next_to_those_of_the_provider(
-    provider: OidcProvider, sso: Callable[..., Server]
+    provider: OidcProvider, pooled_sso: Callable[..., Server]
 ) -> None:
-    server = sso()
+    server = pooled_sso()
     made = skillery("token", "create", "--name", "root", "--scope", "read", "--home", str(server.home), "--json")
 
     assert who(server, made.json["token"]) == "root"
@@ -264,15 +266,10 @@ def test_tokens_of_the_registry_work_next_to_those_of_the_provider(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_revoked_identity_is_refused_with_a_good_token(
-    kind: str, provider: OidcProvider, sso: Callable[..., Server], request: pytest.FixtureRequest
-) -> None:
-    database = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""
-    server = sso('revoked = ["stranger"]', SKILLERY_DATABASE=database)
-    server.database = database
+def test_a_revoked_identity_is_refused_with_a_good_token(provider: OidcProvider, sso: Callable[..., Server]) -> None:
+    server = sso('revoked = ["stranger"]')
     token = provider.token()
-    admin = partial(command, server.home.parent, database=database)
+    admin = partial(command, server.home.parent)
     assert who(server, token) == "robot"
 
     assert admin("revoke", "robot").out.startswith("robot is revoked in the home ")
@@ -376,14 +373,14 @@ def test_keys_are_rotated_under_load(database_kind: str, provider: OidcProvider,
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
+        ("", "add the missing settings: issuer, resource, rules"),
+        ("unknown = 1", "unknown setting 'unknown'"),
         ('issuer = "http://127.0.0.1:1"', "issuer 'http://127.0.0.1:1': http://127.0.0.1:1/.well-known/openid-conf"),
         ('issuer = "{issuer}/"', "but the provider there calls itself '{issuer}'"),
         ('issuer = "{issuer}/realms/bank"', "with status 404: set issuer to the address before /.well-known/openid-"),
-        ("", "add the missing settings: issuer, resource, rules"),
-        ("unknown = 1", "unknown setting 'unknown'"),
     ],
 )
-@pytest.mark.full(after=1)
+@pytest.mark.full(after=2)
 def test_a_wrong_setting_is_named_at_start(setting: str, said: str, provider: OidcProvider, tmp_path: Path) -> None:
     options = configured(provider, tmp_path, setting)
 
@@ -399,7 +396,7 @@ def test_a_wrong_setting_is_named_at_start(setting: str, said: str, provider: Oi
 def test_doctor_names_a_wrong_setting(provider: OidcProvider, tmp_path: Path) -> None:
     options = configured(provider, tmp_path, 'issuer = "{issuer}/"')
 
-    examined = skillery("doctor", *options, "--json")
+    examined = skillery("doctor", *options, "--json", **NO_SANDBOX_PROBES)
 
     assert examined.code == 1
     probe = next(probe for probe in examined.json["probes"] if probe["name"] == "authenticator")

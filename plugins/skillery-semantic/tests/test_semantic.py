@@ -14,6 +14,7 @@ import pytest
 from skillery.backends import KINDS, Ranker
 from skillery.errors import StartupError, Unavailable
 from skillery.testing import RankerContract
+from skillery.testing.contracts import TEXTS
 from skillery_semantic import Semantic
 from skillery_semantic.messages import SOCKET
 from tests.support.processes import eventually, eventually_async
@@ -57,9 +58,18 @@ async def ranker(home: Path) -> AsyncIterator[Ranker]:
 
 @pytest.mark.full
 class TestSemantic(RankerContract):
+    @pytest.fixture(scope="class")
+    def shared_home(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Return the home of all cases. Its helper, which loads its model in a second, waits for the next case."""
+        return tmp_path_factory.mktemp("helper")
+
     @pytest.fixture
-    def ranker(self, ranker: Ranker) -> Ranker:
-        return ranker
+    async def ranker(self, home: Path, shared_home: Path) -> AsyncIterator[Ranker]:
+        ranker: Ranker = KINDS["ranker"].completed(Semantic(shared_home))
+        await ranker.start()
+        yield ranker
+        await ranker.hold([(skill_id, None) for skill_id in TEXTS])
+        await ranker.close()
 
 
 async def hold_skills(ranker: Ranker) -> None:
