@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -275,6 +275,7 @@ def test_queued_runs_count_and_refused_runs_are_not_recorded(
     assert len(again("list_runs")["runs"]) == 1
 
 
+@ON_SQLITE
 def test_skill_calls_inside_a_run_count_as_a_single_run(place: Place, new_name: str) -> None:
     caller = place.caller("slow-caller")
     name = f"{new_name}.called"
@@ -291,6 +292,7 @@ def test_skill_calls_inside_a_run_count_as_a_single_run(place: Place, new_name: 
 # -- bundles -------------------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_the_bundles_of_a_namespace_are_limited_together(place: Place) -> None:
     caller = place.caller("publisher")
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.conftest import NO_SANDBOX_PROBES, ON_SQLITE, Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.prefork import FORKED
 
 VALUE = "tok/en+of-a kind_4711"
@@ -107,6 +107,7 @@ def test_a_grant_to_a_look_alike_is_no_grant(rpc: Rpc, secret: Command, new_name
     assert refused(rpc, f"{new_name}.a.mail", name=name)[0] == "SecretNotGranted"
 
 
+@ON_SQLITE
 def test_a_missing_grant_is_a_failed_run_that_names_the_command(
     rpc: Rpc, secret: Command, new_name: str, name: str
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_removed_secret_takes_its_grants_along(rpc: Rpc, secret: Command, new_
     assert refused(rpc, new_name, name=name)[0] == "SecretNotGranted"
 
 
+@ON_SQLITE
 def test_several_lines_and_other_characters_arrive_as_they_are(
     rpc: Rpc, secret: Command, new_name: str, name: str
 ) -> None:
@@ -246,6 +248,7 @@ def every_form(value: str) -> list[bytes]:
     return [form.encode() for form in forms]
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("more", [0, 10_000])
 def test_values_are_redacted_from_whatever_a_run_says(
     rpc: Rpc, secret: Command, new_name: str, name: str, more: int
@@ -267,6 +270,7 @@ def test_values_are_redacted_from_whatever_a_run_says(
     assert output == {"key": f"[{name}]", f"[{name}]": [f"Bearer [{name}]", 1], "rest": "x" * more}
 
 
+@ON_SQLITE
 def test_values_are_redacted_from_errors(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     publish_with(rpc, new_name, [name], code=LEAKY)
     secret("set", name, value=VALUE)
@@ -279,6 +283,7 @@ def test_values_are_redacted_from_errors(rpc: Rpc, secret: Command, new_name: st
     assert [form for form in every_form(VALUE) if form in json.dumps(answer).encode()] == []
 
 
+@ON_SQLITE
 def test_a_value_on_the_edge_of_a_long_log_leaves_no_piece(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     value = "0123456789abcdefghijklmnopqrstuvwxyz"
     code = (
@@ -298,6 +303,7 @@ def test_a_value_on_the_edge_of_a_long_log_leaves_no_piece(rpc: Rpc, secret: Com
         assert value[start : start + 4] not in answer["logs_preview"]
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_secret_value_is_absent_from_process_arguments_and_environments(
     rpc: Rpc, secret: Command, new_name: str, name: str
@@ -348,7 +354,7 @@ def test_a_value_stands_in_no_file_log_or_setting(tmp_path: Path, start_server: 
     shown = [
         skillery("secret", "list", "--home", home, "--json"),
         skillery("config", "show", "--home", home, "--json", SKILLERY_SECRET_API_KEY=VALUE),
-        skillery("doctor", "--home", home, "--json"),
+        skillery("doctor", "--home", home, "--json", **NO_SANDBOX_PROBES),
     ]
     key = (server.home / "secrets.key").read_text().strip()
     assert server.stop() == 0
@@ -445,6 +451,7 @@ def test_rekey_makes_a_new_key_and_servers_use_it_at_once(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.full
 def test_run_with_an_undecryptable_secret_fails_with_its_name(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -478,7 +485,7 @@ def test_a_key_file_that_everybody_can_open_stops_the_start(tmp_path: Path) -> N
     (home / "secrets.key").chmod(0o644)
 
     ended = on(home, "list")
-    probes = skillery("doctor", "--home", str(home), "--json").json["probes"]
+    probes = skillery("doctor", "--home", str(home), "--json", **NO_SANDBOX_PROBES).json["probes"]
 
     assert ended.code == 4
     assert "chmod" in ended.err
@@ -546,6 +553,7 @@ BROKEN = """
 """
 
 
+@pytest.mark.full
 def test_failing_secrets_backend_ends_the_run_without_revealing_values(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -599,6 +607,7 @@ def test_repeated_secret_grant_succeeds_and_revoking_an_absent_grant_fails(secre
     assert secret("rm", name).code == 3
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("grantee", ["*", ".*", "a.*.b", "A.b", "a..b", "a.b.", "**", "a*", ""])
 def test_secret_grant_refuses_invalid_grantees(secret: Command, grantee: str) -> None:
     assert secret("grant", "API_KEY", grantee, "--json").json["error"]["code"] == -32602
@@ -619,6 +628,7 @@ def test_a_value_that_no_variable_can_hold_is_refused_unseen(secret: Command, na
     assert "xxxx" not in ended.err
 
 
+@pytest.mark.full
 def test_a_value_that_is_no_text_is_refused(tmp_path: Path) -> None:
     ended = skillery(
         "secret", "set", "API_KEY", "--value-from-stdin", "--home", str(tmp_path / "home"), stdin=b"\xff\xfe\xfd"
@@ -628,6 +638,7 @@ def test_a_value_that_is_no_text_is_refused(tmp_path: Path) -> None:
     assert "base64" in ended.err
 
 
+@pytest.mark.full
 def test_without_a_terminal_the_value_must_come_on_purpose(tmp_path: Path) -> None:
     ended = skillery("secret", "set", "API_KEY", "--home", str(tmp_path / "home"), stdin=b"value")
 
@@ -635,6 +646,7 @@ def test_without_a_terminal_the_value_must_come_on_purpose(tmp_path: Path) -> No
     assert "--value-from-stdin" in ended.err
 
 
+@pytest.mark.full
 def test_a_typed_value_is_not_shown(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     ours, theirs = pty.openpty()
@@ -666,6 +678,7 @@ def main(args):
 """
 
 
+@ON_SQLITE
 def test_a_secret_never_crosses_a_live_log(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     """The code writes its output slowly, byte by byte: a reader of the live log never sees a part of the value."""
     skill = f"{new_name}.spell"

@@ -86,6 +86,7 @@ def test_the_first_authenticator_that_recognizes_the_credentials_decides(
     assert ask(server, "Basic 12345678") == (200, "12345678")
 
 
+@pytest.mark.full
 def test_first_authenticator_refuses_unrecognized_credentials(
     start_server: Callable[..., Server], plugins: str, tmp_path: Path
 ) -> None:

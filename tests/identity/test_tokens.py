@@ -32,7 +32,7 @@ from skillery.identity.authenticator_chain import RegistryTokens
 from skillery.identity.tokens import Kind, end_token, insert_token, read_tokens
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest
+from tests.conftest import NO_SANDBOX_PROBES, ON_SQLITE, Rpc, RpcError, Server, clean_environment, manifest
 from tests.support.browser import Browser
 from tests.support.prefork import FORKED
 from tests.support.processes import eventually, eventually_async
@@ -79,6 +79,7 @@ def status_of(server: Server, header: str | None) -> int:
 # -- the command line --------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_token_create_prints_the_token_to_stdout_and_its_rights_to_stderr(token: Command) -> None:
     made = token("create", "--name", "sales-ci", "--scope", "read,publish", "--namespace", "sales.*", "--agent")
 
@@ -89,6 +90,8 @@ def test_token_create_prints_the_token_to_stdout_and_its_rights_to_stderr(token:
     assert made.out.strip() not in token("list").out + token("list", "--json").out
 
 
+@pytest.mark.full
+@ON_SQLITE
 def test_create_warns_if_the_running_server_does_not_use_the_token(
     tokens_server: Server, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -119,6 +122,7 @@ def test_create_with_json_says_all_of_it(token: Command, tokens_server: Server) 
     assert status_of(tokens_server, f"Bearer {made['token']}") == 200
 
 
+@pytest.mark.full(after=1)
 @pytest.mark.parametrize(("trusted", "forged"), [("", False), ("127.0.0.1", True)])
 def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
     start_server: Callable[..., Server], trusted: str, forged: bool
@@ -131,6 +135,7 @@ def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
     assert codes == ({401} if forged else {401, 429})
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -164,6 +169,7 @@ def test_token_create_refuses_invalid_options_with_suggestions(
     assert token_ids() == before
 
 
+@ON_SQLITE
 def test_token_list_shows_the_last_use(token: Command, tokens_server: Server) -> None:
     made = token("create", "--name", "used", "--scope", "read", "--json").json
     assert find(token, made["id"])["last_used_at"] is None
@@ -186,6 +192,7 @@ def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
     return eventually(lambda: is_so(answer := ask()) and answer)
 
 
+@ON_SQLITE
 def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_server: Server) -> None:
     made = token("create", "--name", "gone", "--scope", "read", "--json").json
     header = f"Bearer {made['token']}"
@@ -236,15 +243,13 @@ def test_rotate_token_refuses_tokens_with_different_rights(tokens_server: Server
     assert len([row for row in rpc("list_tokens")["tokens"] if row["name"] == new_name]) == 2
 
 
-@pytest.mark.full(after=1)
-def test_max_days_limits_new_tokens_and_doctor_reports_those_without_an_end(
-    start_server: Callable[..., Server],
-) -> None:
-    limited: Any = {"SKILLERY_AUTH": "tokens", "SKILLERY_TOKENS_MAX_DAYS": "30"}
-    server = start_server(env=limited)
-    home = ("--home", str(server.home))
-    create = ("token", "create", "--name", "ann", "--scope", "admin", *home)
-    made = skillery(*create, "--json", **limited)
+LIMITED: Any = {"SKILLERY_AUTH": "tokens", "SKILLERY_TOKENS_MAX_DAYS": "30"}
+
+
+def test_max_days_limits_new_tokens(configured_server: Callable[..., Server]) -> None:
+    server = configured_server(**LIMITED)
+    create = ("token", "create", "--name", "ann", "--scope", "admin", "--home", str(server.home))
+    made = skillery(*create, "--json", **LIMITED)
     rpc = Rpc(server.url, made.json["token"])
     lasting = datetime.fromisoformat(made.json["expires_at"]) - datetime.fromisoformat(made.json["created_at"])
     never, longer = (rpc.error("create_token", name="x", scopes=["read"], expires=end) for end in ("never", "31d"))
@@ -253,14 +258,23 @@ def test_max_days_limits_new_tokens_and_doctor_reports_those_without_an_end(
     for error in (never, longer):
         assert (error["code"], error["data"]["param"]) == (-32602, "expires")
         assert "tokens.max_days" in error["message"]
-    assert skillery(*create, "--expires", "31d", **limited).code == 3
+    assert skillery(*create, "--expires", "31d", **LIMITED).code == 3
     assert {row["name"]: row["remarks"] for row in rpc("list_tokens")["tokens"]} == {
         "admin": ["never_expires"],
         "ann": [],
     }
-    assert "2 live, 1 without an end" in skillery("doctor", *home, **limited).out
 
 
+@pytest.mark.full
+def test_doctor_reports_tokens_without_an_end(start_server: Callable[..., Server]) -> None:
+    server = start_server(env=LIMITED)
+    home = ("--home", str(server.home))
+    assert skillery("token", "create", "--name", "ann", "--scope", "read", *home, **LIMITED).code == 0
+
+    assert "2 live, 1 without an end" in skillery("doctor", *home, **LIMITED, **NO_SANDBOX_PROBES).out
+
+
+@ON_SQLITE
 def test_token_revoke_refuses_an_unknown_token_by_name(token: Command) -> None:
     refused = token("revoke", "nothing")
 
@@ -345,6 +359,7 @@ def test_auth_revoke_ends_tokens_too(alice: Alice, admin: str) -> None:
     assert again.out == f"{alice.name} was already revoked {place}"
 
 
+@ON_SQLITE
 def test_offboard_of_an_unknown_identity_says_so(tokens_server: Server, admin: str) -> None:
     refused = skillery("offboard", "nobody-at-all", "--url", tokens_server.url, SKILLERY_TOKEN=admin)
 
@@ -356,6 +371,7 @@ def test_offboard_of_an_unknown_identity_says_so(tokens_server: Server, admin: s
 # -- from elsewhere --------------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_tokens_are_made_by_an_admin_from_elsewhere(tokens_server: Server, admin: str) -> None:
     def command(*arguments: str, token: str = admin) -> Ended:
         return skillery("token", *arguments, "--url", tokens_server.url, SKILLERY_TOKEN=token)
@@ -376,6 +392,7 @@ def test_tokens_are_made_by_an_admin_from_elsewhere(tokens_server: Server, admin
     assert status_of(tokens_server, f"Bearer {made.json['token']}") == 401
 
 
+@pytest.mark.full
 def test_a_home_without_a_server_has_its_tokens_made_first(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     home = str(tmp_path / "home")
     made = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", home, "--json").json
@@ -386,6 +403,7 @@ def test_a_home_without_a_server_has_its_tokens_made_first(tmp_path: Path, start
     assert [row["name"] for row in Rpc(server.url, made["token"])("list_tokens")["tokens"]] == ["root"]
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_every_command_shows_its_token(tokens_server: Server, token: Command, tmp_path: Path) -> None:
     made = token("create", "--name", "walker", "--scope", "read,run", "--json").json["token"]
@@ -409,6 +427,7 @@ def test_every_command_shows_its_token(tokens_server: Server, token: Command, tm
 # -- names and kinds ---------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_token_name_belongs_to_either_a_person_or_an_agent(tokens_server: Server, admin: str) -> None:
     rpc = Rpc(tokens_server.url, admin)
     first = rpc("create_token", name="both", scopes=["read"])
@@ -517,6 +536,7 @@ def test_missing_or_invalid_token_is_401(header: str | None, tokens_server: Serv
     assert status_of(tokens_server, header) == 401
 
 
+@ON_SQLITE
 def test_neither_half_of_a_token_is_enough(tokens_server: Server, admin: str, token: Command) -> None:
     other = token("create", "--name", "other", "--scope", "read", "--json").json["token"]
     crossed = admin[:16] + other[16:]
@@ -550,6 +570,7 @@ def test_a_revocation_over_rpc_counts_with_the_next_request(tokens_server: Serve
         assert status_of(tokens_server, f"Bearer {made['token']}") == 401
 
 
+@pytest.mark.full
 def test_the_token_is_nowhere_but_in_the_answer(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_LOG_LEVEL": "debug"})
     root = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json").json
@@ -565,6 +586,7 @@ def test_the_token_is_nowhere_but_in_the_answer(start_server: Callable[..., Serv
             assert secret not in file.read_bytes(), file
 
 
+@pytest.mark.full
 def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_AUTH": "tokens"})
     root = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json").json
@@ -592,6 +614,7 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
     assert tools.json()["error"]["data"]["type"] == "too_many_failed_logins"
 
 
+@pytest.mark.full
 def test_unavailable_database_is_an_rpc_error_and_needs_no_restart(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], postgres: str
 ) -> None:
@@ -628,12 +651,8 @@ def first_lines(server: Server, seconds: float = 2.0) -> str:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_first_start_shows_an_admins_token_on_stdout_once(
-    kind: str, start_server: Callable[..., Server], request: pytest.FixtureRequest
-) -> None:
-    database = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
-    environment = {"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": database}
+def test_a_first_start_shows_an_admins_token_on_stdout_once(start_server: Callable[..., Server]) -> None:
+    environment = {"SKILLERY_AUTH": "tokens"}
     server = start_server(env=environment, new_home=True)
     shown = TOKEN.findall(first_lines(server, 300))
 
