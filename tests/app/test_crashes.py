@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.support.forms import rounds
 from tests.support.processes import eventually
 
 LARGE = "x" * 200_000
@@ -65,7 +66,7 @@ def check_whole(server: Server, acknowledged: list[tuple[str, str]]) -> None:
 def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[..., Server]) -> None:
     random.seed(7)
     acknowledged: list[tuple[str, str]] = []
-    for _ in range(5):
+    for _ in range(rounds(3, long=5)):
         server = start_server()
         stop = threading.Event()
         workers = [

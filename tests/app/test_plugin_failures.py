@@ -125,6 +125,7 @@ def test_a_hanging_plugin_times_out_and_is_not_called_too_often(hanging: Server,
     eventually(lambda: "result" in publish(hanging, "good.one"))
 
 
+@pytest.mark.full
 def test_a_server_with_a_hanging_plugin_stops(hanging: Server) -> None:
     publish(hanging, "bad.one")
 
@@ -146,6 +147,7 @@ SLOW = """
 """
 
 
+@pytest.mark.full
 def test_slow_checks_of_a_publisher_do_not_block_another_publisher(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.processes import eventually
 ROOT = Path(__file__).parents[2]
 LARGE = "large " * 20_000
 CLIENTS = 3
-ROUNDS = 4
+ROUNDS = 2
 """Rounds of each client in each phase of the upgrade."""
 
 

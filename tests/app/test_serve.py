@@ -27,6 +27,7 @@ from skillery.settings.groups import MaxLimits, RunLimits
 from skillery.settings.load import load_settings
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, clean_environment
+from tests.support.prefork import prefork
 from tests.support.processes import eventually
 
 SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    return 'slept'\n"
@@ -89,11 +90,9 @@ def test_serve_prints_a_single_line_with_its_chosen_port(start_server: Callable[
 
 @pytest.mark.full
 def test_its_line_can_be_json(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0", "--json"],
-        stdout=subprocess.PIPE,
-        env=clean_environment(),
-    )
+    arguments = ["serve", "--home", str(tmp_path), "--port", "0", "--json"]
+    with (tmp_path / "log").open("wb") as log:
+        process = prefork().start(arguments, clean_environment(), log.fileno())
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
@@ -101,9 +100,8 @@ def test_its_line_can_be_json(tmp_path: Path) -> None:
         assert said["home"] == str(tmp_path)
         assert httpx.get(f"{said['url']}/healthz").status_code == 200
     finally:
-        process.terminate()
-        process.communicate(timeout=300)
-    assert process.returncode == 0
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(300) == 0
 
 
 def test_a_second_server_on_a_home_is_refused_naming_the_first(start_server: Callable[..., Server]) -> None:

@@ -49,12 +49,12 @@ class RoundRobin:
 
 @pytest.fixture(scope="module")
 def trio(
-    new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory, package_index: PackageIndex
+    migrated_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory, package_index: PackageIndex
 ) -> Iterator[list[Server]]:
     """Yield three servers that start together on an empty Postgres, with separate homes and one folder for contents."""
     folder = tmp_path_factory.mktemp("trio")
     env = {
-        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_DATABASE": migrated_postgres_database(),
         "SKILLERY_AUTH": "tokens",
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(folder / "contents"),
         "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",

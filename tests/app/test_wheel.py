@@ -27,11 +27,15 @@ RUN_ELSEWHERE = {
 """Modules for the sandbox, and for an environment with another package."""
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-package = importlib.import_module(sys.argv[1])
+from skillery.cli import main
+package, home, *elsewhere = sys.argv[1:]
+package = importlib.import_module(package)
 names = [one.name for one in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
-for name in sorted(set(names) - set(sys.argv[2:])):
+for name in sorted(set(names) - set(elsewhere)):
     importlib.import_module(name)
-print(package.__file__)
+print(package.__file__, flush=True)
+sys.argv = ["skillery", "plugins", "list", "--json", "--home", home]
+main()
 """
 
 
@@ -90,6 +94,7 @@ def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_pa
             assert process.wait(300) == 0
 
 
+@pytest.mark.full
 def test_nothing_of_the_checkout_is_used(installed: Path) -> None:
     where = "import skillery; from skillery.database import migrate as m; print(skillery.__file__, m.PACKAGED.is_dir())"
     shown = subprocess.run([installed, "-c", where], check=True, capture_output=True, text=True, cwd="/").stdout
@@ -111,16 +116,13 @@ def test_a_plugin_is_installed_alone(plugin: Path, wheels: list[Path], tmp_path:
     """Its own dependencies are enough for all of its modules, and `skillery` finds the plugin."""
     python = install(tmp_path, *wheels, build(plugin, tmp_path))
     name = plugin.name.removeprefix("skillery-")
-    command: list[str | Path] = [python, "-c", IMPORT_ALL, f"skillery_{name}", *RUN_ELSEWHERE]
-    imported = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    listed = subprocess.run(
-        [python.parent / "skillery", "plugins", "list", "--json", "--home", tmp_path / "home"],
-        capture_output=True, check=True, cwd="/", env=clean_environment(),
-    )  # fmt: skip
-    [row] = [one for one in json.loads(listed.stdout)["plugins"] if one["package"] == plugin.name]
+    command: list[str | Path] = [python, "-c", IMPORT_ALL, f"skillery_{name}", tmp_path / "home", *RUN_ELSEWHERE]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=clean_environment())
+    assert ended.returncode == 0, ended.stderr
+    file, _, listed = ended.stdout.partition("\n")
+    [row] = [one for one in json.loads(listed)["plugins"] if one["package"] == plugin.name]
 
-    assert imported.returncode == 0, imported.stderr
-    assert str(tmp_path) in imported.stdout
+    assert str(tmp_path) in file
     assert row["version"] == "0.1.0"
 
 

@@ -26,10 +26,10 @@ WORKERS = 2
 
 
 @pytest.fixture(scope="module")
-def pair(new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def pair(migrated_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Yield a server with two workers, one run at a time for each, and open metrics."""
     env = {
-        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_DATABASE": migrated_postgres_database(),
         "SKILLERY_METRICS": "open",
         "SKILLERY_CONCURRENT_RUNS": "2",
         "SKILLERY_GRACE_SECONDS": "5",
@@ -144,13 +144,13 @@ def test_runs_at_once_count_over_all_workers(pair: Server) -> None:
 
 @pytest.mark.smoke
 def test_sighup_reads_the_settings_again_and_loses_no_request(
-    new_postgres_database: Callable[[], str], tmp_path: Path
+    migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     config = home / "skillery.toml"
     config.write_text('metrics = "off"\n')
-    server = Server(home, "--workers", "2", env={"SKILLERY_DATABASE": new_postgres_database()})
+    server = Server(home, "--workers", "2", env={"SKILLERY_DATABASE": migrated_postgres_database()})
     try:
         assert httpx.get(f"{server.url}/metrics").status_code == 404
         old = set(workers_of(server))
@@ -201,14 +201,14 @@ def skillery_secrets():
 
 @pytest.mark.full
 def test_a_worker_that_dies_during_a_failed_reload_is_replaced(
-    new_postgres_database: Callable[[], str], tmp_path: Path
+    migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     plugins, home = tmp_path / "plugins", tmp_path / "home"
     plugins.mkdir()
     home.mkdir()
     (plugins / "gate.py").write_text(CLOSED_GATE)
     (home / "skillery.toml").touch()
-    database = new_postgres_database()
+    database = migrated_postgres_database()
     env = {"SKILLERY_DATABASE": database, "SKILLERY_METRICS": "open", "SKILLERY_PLUGINS_FOLDER": str(plugins)}
     server = Server(home, "--workers", str(WORKERS), env=env)
     try:
@@ -230,9 +230,9 @@ def test_a_worker_that_dies_during_a_failed_reload_is_replaced(
 
 @pytest.mark.full
 def test_connections_of_an_address_count_over_all_workers(
-    new_postgres_database: Callable[[], str], tmp_path: Path
+    migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    env = {"SKILLERY_DATABASE": new_postgres_database(), "SKILLERY_MAX_CONNECTIONS": "6"}
+    env = {"SKILLERY_DATABASE": migrated_postgres_database(), "SKILLERY_MAX_CONNECTIONS": "6"}
     server = Server(tmp_path / "home", "--workers", "2", env=env)
     host, port = server.url.removeprefix("http://").split(":")
     sockets = []
@@ -261,8 +261,10 @@ def _is_open(connection: socket.socket) -> bool:
     return False
 
 
-def test_workers_end_when_the_supervisor_is_killed(new_postgres_database: Callable[[], str], tmp_path: Path) -> None:
-    env = {"SKILLERY_DATABASE": new_postgres_database(), "SKILLERY_GRACE_SECONDS": "1"}
+def test_workers_end_when_the_supervisor_is_killed(
+    migrated_postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    env = {"SKILLERY_DATABASE": migrated_postgres_database(), "SKILLERY_GRACE_SECONDS": "1"}
     server = Server(tmp_path / "home", "--workers", "2", env=env)
     workers = workers_of(server)
     server.stop(signal.SIGKILL)

@@ -339,6 +339,7 @@ def test_each_mistake_is_named_with_its_place_and_remedy(
     assert len(hints) == (1 if mistake.name == "network" else 0)
 
 
+@pytest.mark.full
 def test_a_folder_without_its_parts_is_not_read(run: Callable[..., Ended], tmp_path: Path) -> None:
     (write(tmp_path / "a") / "SKILL.md").rename(tmp_path / "a" / "skill.md")
     assert "Rename skill.md to SKILL.md: capitals count." in run("test", tmp_path / "a").out
@@ -348,6 +349,7 @@ def test_a_folder_without_its_parts_is_not_read(run: Callable[..., Ended], tmp_p
     assert "skillery new DIR" in ended.err
 
 
+@pytest.mark.full
 def test_unknown_keys_are_kept_on_request(run: Callable[..., Ended], tmp_path: Path) -> None:
     mistake = next(one for one in MISTAKES if one.name == "misspelt table")
     folder = write(tmp_path, mistake)
@@ -424,7 +426,7 @@ REFUSED = frozenset({one.name for one in MISTAKES} - {"type", "network without a
 
 
 @pytest.mark.full
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     mistakes=st.lists(st.sampled_from([one for one in MISTAKES if one.name != "loop"]), max_size=2, unique=True),
     tags=st.lists(st.sampled_from(["words", "text"]), max_size=2, unique=True),

@@ -309,12 +309,12 @@ def test_ctrl_c_at_any_time_leaves_no_run_open(home: str, tmp_path: Path) -> Non
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
     for milliseconds in (0, 6, 25):
-        command = [sys.executable, "-m", "skillery", "code", str(slow), "--home", home]
+        command = [FORKED, "code", str(slow), "--home", home]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, env=clean_environment(), process_group=0, **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen(command, env=clean_environment(), **quiet)  # type: ignore[call-overload]
         wait_for_run(Path(home), process)
         time.sleep(milliseconds / 1000)
-        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         assert process.wait(300) == 130
 
     with sqlite3.connect(Path(home) / "skillery.db") as connection:

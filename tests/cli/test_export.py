@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, publisher
+from tests.conftest import ON_SQLITE, Rpc, Server, publisher
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def here(rpc: Rpc, new_name: str) -> dict[str, str]:
     return {skill["name"]: skill["digest"] for skill in described}
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_an_export_has_the_same_digests_on_another_server(
     server: Server, here: dict[str, str], new_name: str, start_server: Callable[..., Server], tmp_path: Path

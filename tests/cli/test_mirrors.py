@@ -29,7 +29,7 @@ from skillery.proof.dsse import SigningKey
 from skillery.proof.keychains import make_keys_statement
 from skillery.proof.seals import make_seal, read_seal
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment, publisher
+from tests.conftest import ASKS_FOR_TOKENS, ON_SQLITE, Rpc, Server, clean_environment, publisher
 from tests.proof.test_seals import OFTEN
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
@@ -343,6 +343,7 @@ def test_a_source_that_is_gone_changes_nothing_and_is_tried_again(
     assert set(stored(rpc, new_name)) == {"one"}
 
 
+@ON_SQLITE
 @pytest.mark.full
 def test_entries_that_lie_are_left_out_and_keep_their_former_copy(
     user: User, index: Index, rpc: Rpc, new_name: str

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.test_access import create_token
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 
 CHECKOUT = Path(__file__).parents[2]
@@ -52,6 +52,7 @@ def installed(folder: Path) -> dict[str, dict[str, bytes]]:
     }
 
 
+@ON_SQLITE
 def test_it_installs_the_skills_of_a_namespace_whole(
     skills: Callable[..., subprocess.CompletedProcess[str]],
     rpc: Rpc,

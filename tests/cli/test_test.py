@@ -123,6 +123,7 @@ def test_a_difference_is_shown_as_a_diff_with_its_line(test: Callable[..., Ended
     assert "3 passed, 2 failed" in lines[-1]
 
 
+@pytest.mark.full
 def test_tests_that_fail_hang_or_end_the_process_have_their_own_lines(test: Callable[..., Ended], greet: Path) -> None:
     (greet / "tests/test_hangs.py").write_text(HANGS)
     (greet / "tests/test_import.py").write_text("import not_there\n")

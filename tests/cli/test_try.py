@@ -14,6 +14,7 @@ import pytest
 from tests.cli.test_cli import skillery, started, wait_for_run
 from tests.cli.test_mirrors import GitServer
 from tests.conftest import clean_environment
+from tests.support.prefork import FORKED
 from tests.support.processes import eventually
 from tests.support.terminal import on_terminal
 
@@ -98,8 +99,8 @@ def test_try_leaves_no_file_in_the_home_and_in_the_temporary_folder(skills: Path
 def test_an_interrupted_try_leaves_no_file(skills: Path, own: dict[str, str], number: signal.Signals) -> None:
     (skills / "alpha" / "scripts" / "count.py").write_text("import time\ntime.sleep(600)\n")
     # A shell starts commands in the background with SIGINT ignored.
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if number == signal.SIGTERM else []
-    command = [*ignoring, sys.executable, "-m", "skillery", "try", str(skills / "alpha")]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "skillery"]
+    command = [*(ignoring if number == signal.SIGTERM else [FORKED]), "try", str(skills / "alpha")]
     with subprocess.Popen(command, env=clean_environment(own), stderr=subprocess.PIPE) as process:
         home = eventually(lambda: next(Path(own["TMPDIR"]).glob("*/skillery.db"), None), of=process).parent
         wait_for_run(home, process)
@@ -116,7 +117,7 @@ def test_a_terminated_command_leaves_no_file(words: tuple[str, ...], own: dict[s
     folder = tmp_path / "greet"
     assert skillery("new", str(folder)).code == 0
     (folder / "code" / "main.py").write_text("import time\n\ndef main(args):\n    time.sleep(600)\n")
-    command = [sys.executable, "-m", "skillery", *(word.format(folder) for word in words)]
+    command = [FORKED, *(word.format(folder) for word in words)]
     with subprocess.Popen(command, env=clean_environment(own), stderr=subprocess.PIPE) as process:
         eventually(lambda: any(Path(own["TMPDIR"]).iterdir()), of=process)
         process.terminate()
@@ -198,6 +199,7 @@ def test_try_names_the_remedy_for_a_bare_repository(tmp_path: Path) -> None:
     assert (ended.code, f"git clone {tmp_path}/x.git DIR" in ended.err) == (2, True)
 
 
+@pytest.mark.full
 def test_try_takes_a_git_repository(skills: Path, own: dict[str, str], tmp_path: Path) -> None:
     git = ["git", "-C", str(skills), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):

@@ -29,6 +29,7 @@ from skillery.skills.search_index import add_rows, indexed
 from skillery.versions.new_versions import rebuild_derived_rows
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
+from tests.support.forms import rounds
 from tests.support.growth import check_growth, spent_here
 from tests.support.people import Caller, Who
 
@@ -642,6 +643,7 @@ def add_skill(connection: Connection, number: int, name: str, description: str) 
 # -- words and snippets ----------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=rounds(30, long=100))
 @given(st.text(max_size=200))
 def test_words_hold_nothing_that_an_index_could_take_for_something_else(text: str) -> None:
     for word in words_of(text):
