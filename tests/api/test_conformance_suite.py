@@ -58,11 +58,10 @@ def test_skillery_conforms_and_documents_open_points(sqlite_server: Server, conf
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("workers", [1, 2])
-def test_skillery_conforms_on_postgres(
-    workers: int, conform: Conform, start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str]
+def test_skillery_conforms_on_postgres_with_two_workers(
+    conform: Conform, start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str]
 ) -> None:
-    server = start_server("--workers", str(workers), env={"SKILLERY_DATABASE": migrated_postgres_database()})
+    server = start_server("--workers", "2", env={"SKILLERY_DATABASE": migrated_postgres_database()})
 
     assert not_passed(conform(server)) == {}
 
