@@ -127,6 +127,7 @@ def test_differences_of_many_words_are_marked_within_a_budget(sqlite_server: Ser
 # -- worker processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_a_confined_worker_highlights_every_language() -> None:
     pool = WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS)
     text = "x = 1 <a href='b'>c</a> ```python\ndef f(): pass\n```\n<?php strlen($x); NSString *y; ?>"

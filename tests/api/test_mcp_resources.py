@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.skill_uris import agent_name, folder_of, segments_of, skill_paths_of, uri_of
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import Mcp
-from tests.support.people import Caller, Who, people_settings
+from tests.support.people import Caller, Who
 
 SKILLS = "io.modelcontextprotocol/skills"
 DIRECTORY = "inode/directory"
@@ -555,19 +554,19 @@ def test_listings_follow_namespaces_and_access(org: Server, new_name: str) -> No
 
 
 @pytest.mark.full
-def test_hidden_skills_are_not_completed(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    url = start_server(env=people_settings(tmp_path / "people")).url
-    owner = Caller(url, Who("owner", "read publish", "acme.*"))
-    owner.create("acme.hidden")
-    owner.create("acme.shown")
-    owner("set_visibility", name="acme.hidden", visibility="private")
+def test_hidden_skills_are_not_completed(org: Server, new_name: str) -> None:
+    owner, other = Who(f"o-{new_name}", "read publish", f"{new_name}.*"), Who("other", "read")
+    hidden, shown = f"{new_name}/hidden", f"{new_name}/shown"
+    for name in (hidden, shown):
+        Caller(org.url, owner).create(name.replace("/", "."))
+    Caller(org.url, owner)("set_visibility", name=f"{new_name}.hidden", visibility="private")
 
-    for who, seen in ((Who("owner", "read"), ["acme/hidden", "acme/shown"]), (Who("other", "read"), ["acme/shown"])):
-        mcp = Mcp(Caller(url, who))
-        assert completed(mcp, "skill", "acme/") == seen
-        assert (completed(mcp, "path", skill="acme/hidden") == []) is ("acme/hidden" not in seen)
-        assert (completed(mcp, "version", skill="acme/hidden") == []) is ("acme/hidden" not in seen)
-    assert Mcp(Caller(url, Who("other", "read"))).error("resources/read", uri="skill://acme/hidden@1.0.0/SKILL.md")
+    for who, seen in ((owner, [hidden, shown]), (other, [shown])):
+        mcp = Mcp(Caller(org.url, who))
+        assert completed(mcp, "skill", f"{new_name}/") == seen
+        assert (completed(mcp, "path", skill=hidden) == []) is (hidden not in seen)
+        assert (completed(mcp, "version", skill=hidden) == []) is (hidden not in seen)
+    assert Mcp(Caller(org.url, other)).error("resources/read", uri=f"skill://{hidden}@1.0.0/SKILL.md")
 
 
 @pytest.mark.full

@@ -59,6 +59,7 @@ def operations(schema: Any) -> list[Any]:
     return [found.ok() for found in schema.get_all_operations()]
 
 
+@pytest.mark.full
 def test_the_document_is_valid_openapi(sqlite_server: Server) -> None:
     document = sqlite_server.rpc.http.get("/v1/openapi.json").json()
 

@@ -74,7 +74,7 @@ def test_openai_creates_reads_and_deletes_skills(sdks: Sdks, server: Server, rpc
         skills.delete(new_name)
 
 
-@pytest.mark.full(after=1)
+@pytest.mark.full
 def test_openai_uploads_a_single_zip_without_a_list(sdks: Sdks, sqlite_server: Server, new_name: str) -> None:
     skills = sdks.openai(sqlite_server.url).skills
 
