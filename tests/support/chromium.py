@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.conftest import Server
 
 TOOLS = Path(__file__).parents[2] / ".tools"
-CHROMIUM = TOOLS / "chromium" / "chromium"
+CHROMIUM = TOOLS / "headless" / "chromium"
 AXE = TOOLS / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 HEIGHT, WIDE = 800, 1000
 PATIENCE = PATIENCE_SECONDS * 1000
