@@ -157,6 +157,14 @@ class ScriptCases(SandboxCases):
             outcome = await trial.call(ScriptCall("acme.script", path, ("x",)), skills=(skill,))
             assert value_of(outcome)["stdout"] == "__main__ x\n", path
 
+    async def test_a_script_starts_only_executable_files_of_its_skill(self, trial: Trial) -> None:
+        script = 'cd "$SKILL_DIR"; ./tool; for file in tool text; do test -x $file && echo $file; done'
+        files = {"s.sh": script, "tool": "#!/bin/sh\necho started", "text": "#!/bin/sh\necho started"}
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        (skill.folder / "tool").chmod(0o755)
+        outcome = await trial.call(ScriptCall("acme.script", "s.sh"), skills=(skill,))
+        assert value_of(outcome)["stdout"] == "started\ntool\n"
+
     async def test_a_script_that_is_killed_has_the_status_of_shells(self, trial: Trial) -> None:
         assert value_of(await self.ran(trial, "s.sh", "kill -9 $$"))["exit_code"] == 137
 
