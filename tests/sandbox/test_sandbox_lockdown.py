@@ -28,7 +28,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing import SharedSandbox
 from skillery.testing.sandbox import Trial
-from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.leftovers import descendants, is_dying
 from skillery.testing.sandbox.trial import value_of
 from tests.sandbox.test_sandbox_warm import AT_ONCE, at_once
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
@@ -353,10 +353,11 @@ async def waiting_run(trial: Trial) -> AsyncIterator[None]:
 
 def run_processes() -> list[dict[str, str]]:
     """Return the status of each process of the only run. Servers of other tests are left out, and processes of earlier
-    runs that have ended, but whose parent has not removed them yet.
+    runs that have been killed, or that their parent has not removed yet.
     """
     seen = []
     for pid in {pid for zygote in running_zygotes() for pid in descendants(zygote)}:
         with contextlib.suppress(OSError):  # removed
-            seen.append(status(pid))
+            if not is_dying(pid):
+                seen.append(status(pid))
     return [entry for entry in seen if len(entry["NSpid"].split()) > depth() and not entry["State"].startswith("Z")]
