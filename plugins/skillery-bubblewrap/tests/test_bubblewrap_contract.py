@@ -24,7 +24,6 @@ from skillery.testing import LinuxLook, SandboxFunctions, SandboxIsolation, Shar
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.files import LayoutCases
-from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
 from skillery.testing.sandbox.loopback import LoopbackAttacks
@@ -105,7 +104,7 @@ CORE = (
 )
 
 
-NETWORK = (AllowedNetworkCases, LoopbackAttacks, UnixSocketAttacks, LanguageIsolation)
+NETWORK = (AllowedNetworkCases, LoopbackAttacks, UnixSocketAttacks)
 OTHERS = [cases for cases in SandboxIsolation.__bases__ if cases not in (*CORE, *NETWORK)]
 
 
@@ -116,7 +115,7 @@ class TestBubblewrapIsolation(InBubblewrap, *OTHERS):  # type: ignore[misc]
 
 @pytest.mark.full
 class TestBubblewrapNetwork(InBubblewrap, *NETWORK):  # type: ignore[misc]
-    """Isolation that does not depend on the user of the server: of networks, sockets and languages."""
+    """Isolation that does not depend on the user of the server: of networks and sockets."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
