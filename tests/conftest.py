@@ -49,7 +49,7 @@ ASKS_FOR_TOKENS = {
     # Tests of refused requests would reach the usual limit of failed logins.
     "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
 }
-NO_SANDBOX_PROBES = {"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
+NO_SANDBOX_PROBES: dict[str, Any] = {"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
 """Settings of `skillery doctor` in tests of other rows: those of the usual sandbox take a second."""
 _numbers = itertools.count()
 for step in ("connect", "read", "write", "pool"):

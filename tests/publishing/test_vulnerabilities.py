@@ -86,7 +86,7 @@ class Registry:
         return {"manifest": needing(name, *dependencies), "skill_md": "# A\n", "files": skill_files(CODE)}
 
     def doctor(self) -> str:
-        done = skillery("doctor", "--json", "--home", str(self.server.home), **self.env, **NO_SANDBOX_PROBES)
+        done = skillery("doctor", "--json", "--home", str(self.server.home), stdin=b"", **self.env | NO_SANDBOX_PROBES)
         [row] = [probe for probe in done.json["probes"] if probe["name"] == "vulnerabilities"]
         return str(row["detail"])
 
