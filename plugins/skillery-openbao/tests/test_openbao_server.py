@@ -11,7 +11,7 @@ import pytest
 
 from openbao_here import READ_ONLY, Engine
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import NO_SANDBOX_PROBES, Rpc, Server, manifest, skill_files
 from tests.support.openbao import OpenBao
 from tests.support.processes import eventually
 
@@ -219,7 +219,7 @@ def test_grants_are_revoked_while_openbao_is_unavailable(engine: Engine, tmp_pat
 def test_a_wrong_token_stops_the_start_and_the_doctor_names_it(engine: Engine, tmp_path: Path) -> None:
     env = environment(engine.settings(token_file=engine.token_file("s.wrong")))
     refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
-    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env)
+    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env, **NO_SANDBOX_PROBES)
     probe = next(probe for probe in doctor.json["probes"] if probe["name"] == "secrets")
 
     assert refused.code != 0
@@ -233,7 +233,8 @@ def test_a_wrong_token_stops_the_start_and_the_doctor_names_it(engine: Engine, t
 @pytest.mark.smoke
 def test_the_doctor_accepts_a_server_that_works(engine: Engine, tmp_path: Path) -> None:
     role = engine.app_role()
-    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **environment(engine.settings(**role)))
+    env = environment(engine.settings(**role))
+    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env, **NO_SANDBOX_PROBES)
     probes = {probe["name"]: probe for probe in doctor.json["probes"]}
 
     assert (probes["secrets"]["ok"], probes["secrets"]["detail"]) == (True, "openbao")

@@ -35,6 +35,7 @@ def wait_for(proxy: FaultProxy, request: str, times: int) -> None:
     eventually(lambda: sum(request in line for line in tuple(proxy.seen)) >= times, problem=lambda: proxy.seen)
 
 
+@pytest.mark.full
 def test_a_token_is_renewed_before_it_ends(engine: Engine, bao: OpenBao, open_here: Open) -> None:
     engine.put("API_KEY", VALUE)
     with two_proxies(bao) as proxies:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -20,7 +20,7 @@ from bench.kills import kill_again_and_again
 from s3_here import keys_below, new_prefix, open_here
 from skillery.client import Client
 from tests.cli.test_cli import skillery
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, manifest, skill_files
+from tests.conftest import ASKS_FOR_TOKENS, NO_SANDBOX_PROBES, Rpc, Server, manifest, skill_files
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.weed import BUCKET, KEYS, Weed, running_weed
 
@@ -51,6 +51,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return server
 
         yield started
+
+
+class Signed(NamedTuple):
+    rpc: Rpc
+    prefix: str
+
+
+@pytest.fixture(scope="module")
+def signed(weed: Weed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
+    """Yield a server with signed downloads, for tests that use new names."""
+    prefix = new_prefix()
+    server = Server(tmp_path_factory.mktemp("signed") / "home", env={**chosen(weed.endpoint, prefix), **SIGNED})
+    yield Signed(server.rpc, prefix)
+    assert server.stop() == 0
 
 
 def publish(rpc: Rpc, name: str, text: str = LARGE) -> None:
@@ -109,7 +123,7 @@ def test_a_server_refuses_the_bucket_of_another_registry(weed: Weed, start: Star
 def test_a_wrong_bucket_stops_the_start_and_the_doctor_names_it(weed: Weed, tmp_path: Path) -> None:
     env = {**chosen(weed.endpoint, "p"), "SKILLERY_BACKENDS_STORAGE_S3_BUCKET": "absent"}
     refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
-    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env)
+    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env, **NO_SANDBOX_PROBES)
     probe = next(probe for probe in doctor.json["probes"] if probe["name"] == "storage")
 
     assert refused.code != 0
@@ -121,7 +135,8 @@ def test_a_wrong_bucket_stops_the_start_and_the_doctor_names_it(weed: Weed, tmp_
 
 @pytest.mark.full
 def test_the_doctor_accepts_a_storage_that_works(weed: Weed, tmp_path: Path) -> None:
-    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **chosen(weed.endpoint, new_prefix()))
+    env = chosen(weed.endpoint, new_prefix())
+    doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **env, **NO_SANDBOX_PROBES)
     probes = {probe["name"]: probe for probe in doctor.json["probes"]}
 
     assert (probes["storage"]["ok"], probes["storage"]["detail"]) == (True, "s3")
@@ -156,11 +171,10 @@ def test_incremental_backups_are_in_a_bucket(weed: Weed, start: Start, tmp_path:
 
 
 @pytest.mark.full
-def test_a_blob_is_downloaded_from_the_storage(weed: Weed, start: Start) -> None:
-    server = start(weed.endpoint, **SIGNED)
+def test_a_blob_is_downloaded_from_the_storage(weed: Weed, signed: Signed) -> None:
     content = os.urandom(200_000)
-    blob = server.rpc.http.post("/blobs", content=content, headers={"content-type": "text/csv"}).json()["blob_id"]
-    answer = server.rpc.http.get(f"/blobs/{blob}")
+    blob = signed.rpc.http.post("/blobs", content=content, headers={"content-type": "text/csv"}).json()["blob_id"]
+    answer = signed.rpc.http.get(f"/blobs/{blob}")
     elsewhere = httpx.get(answer.headers["location"])
 
     assert (answer.status_code, answer.content, answer.headers["cache-control"]) == (307, b"", "private, no-store")
@@ -173,8 +187,8 @@ def test_a_blob_is_downloaded_from_the_storage(weed: Weed, start: Start) -> None
 
 
 @pytest.mark.full
-def test_small_blobs_and_heads_are_answered_by_the_server(weed: Weed, start: Start) -> None:
-    rpc = start(weed.endpoint, **SIGNED).rpc
+def test_small_blobs_and_heads_are_answered_by_the_server(signed: Signed) -> None:
+    rpc = signed.rpc
     small = rpc("create_blob", content="small", kind="text/plain")["blob_id"]
     large = rpc("create_blob", content=LARGE, kind="text/plain")["blob_id"]
 
@@ -184,9 +198,8 @@ def test_small_blobs_and_heads_are_answered_by_the_server(weed: Weed, start: Sta
 
 
 @pytest.mark.full
-def test_an_archive_is_stored_once_and_downloaded_from_the_storage(weed: Weed, start: Start) -> None:
-    prefix = new_prefix()
-    rpc = start(weed.endpoint, prefix, **SIGNED).rpc
+def test_an_archive_is_stored_once_and_downloaded_from_the_storage(weed: Weed, signed: Signed) -> None:
+    rpc, prefix = signed
     publish(rpc, "acme.noise", os.urandom(150_000).hex())
     before = set(keys_below(weed.endpoint, prefix))
     first = rpc.http.get("/skills/acme.noise/1.0.0.tar.gz")
