@@ -33,9 +33,9 @@ KEY = "a long random key"
 SET = ("secret", "set", "API_KEY", "--value-from-stdin")
 
 
-def made(tmp_path: Path, kind: str) -> Path:
+def made(tmp_path: Path, kind: str, name: str = "my-notes") -> Path:
     folder = tmp_path / "package"
-    ended = skillery("plugin", "new", "skillery-my-notes", "--kind", kind, "--folder", str(folder))
+    ended = skillery("plugin", "new", f"skillery-{name}", "--kind", kind, "--folder", str(folder))
     assert ended.code == 0, ended.err
     return folder
 
@@ -70,7 +70,7 @@ def installed(folder: Path) -> str:
 def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
     # The run of the sandbox is the source of unsafe-subprocess, which passes the other cases in tests/sandbox.
-    cases = ("-k", "offer or blob or log or file") if kind == "sandbox" else ()
+    cases = ("-k", "offer or blob") if kind == "sandbox" else ()
     printed = run("pytest", "-q", "-p", "no:cacheprovider", *cases, folder=folder)
 
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} >= FILES
@@ -81,13 +81,15 @@ def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kin
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", PLUGIN_DESCRIPTIONS)
-def test_a_new_plugin_is_written_in_a_clean_style(tmp_path: Path, kind: str) -> None:
-    folder = made(tmp_path, kind)
+def test_new_plugins_are_written_in_a_clean_style(tmp_path: Path) -> None:
+    # One run of mypy needs packages with different names. They are as long as the others, so that no line is too long.
+    folders = [made(tmp_path / kind, kind, f"my-note{number}") for number, kind in enumerate(PLUGIN_DESCRIPTIONS)]
 
-    run("ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,W,I,UP,B,RUF100", ".", folder=folder)
-    run("ruff", "format", "--isolated", "--line-length", "120", "--check", ".", folder=folder)
-    run("mypy", "--strict", "--ignore-missing-imports", "src", folder=folder)
+    checks = ("check", "--isolated", "--line-length", "120", "--select", "E,F,W,I,UP,B,RUF100", ".")
+    for folder in folders:
+        run("ruff", *checks, folder=folder)
+        run("ruff", "format", "--isolated", "--line-length", "120", "--check", ".", folder=folder)
+    run("mypy", "--strict", "--ignore-missing-imports", *(f"{folder}/src" for folder in folders), folder=tmp_path)
 
 
 SETTINGS = {
