@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from skillery.web.run_log import parts_of
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, manifest, publisher, skill_files
 from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems, squeezed
 from tests.support.processes import eventually
@@ -546,3 +546,37 @@ def main(args):
     assert await problems(page) == []
     await rows.nth(1).get_by_role("link").click()
     await page.get_by_text("Called by").wait_for()
+
+
+@pytest.mark.full(after=1)
+def test_runs_of_examples_are_checks_and_no_uses(server: Server, new_name: str) -> None:
+    example = {"name": "one", "args": {"count": 1}, "expect_subset": {"got": {"count": 1}}}
+    server.rpc(
+        "create_skill",
+        manifest=manifest(new_name, inputs={"count": {"type": "integer"}}, examples=[example]),
+        skill_md="# Count\n",
+        files=skill_files(),
+    )
+    [check] = server.rpc("describe_skill", name=new_name, detail="full")["skill"]["examples"]
+    browser = Browser(server.url, **HTML)
+    listed = [run for run in server.rpc("list_runs", limit=50)["runs"] if run["run_id"] == check["run_id"]]
+
+    assert [run["check_of"] for run in listed] == [f"{new_name}@1.0.0"]
+    assert f'check of <a href="/s/{new_name}@1.0.0">{new_name}</a>' in browser.get("/runs").text
+    page = browser.get(f"/runs/{check['run_id']}").text
+    assert f"check of {new_name}" in page
+    assert "checks do not count as uses" in page
+    assert server.rpc("describe_skill", name=new_name)["skill"]["usage"]["runs"] == 0
+    run = server.rpc("execute_skill", name=new_name, args={"count": 1})
+    assert server.rpc("get_run", run_id=run["run_id"])["check_of"] is None
+
+
+def test_a_run_names_the_program_of_its_caller(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    caller = Rpc(server.url)
+    caller.http.headers["user-agent"] = "claude-code/2.1 (linux)"
+    run_id = caller("execute_skill", name=new_name, args={})["run_id"]
+
+    assert server.rpc("get_run", run_id=run_id)["client"] == "claude-code"
+    page = Browser(server.url, **HTML).get(f"/runs/{run_id}").text
+    assert '<dt>Program</dt><dd><bdi class="foreign">claude-code</bdi></dd>' in page

@@ -19,9 +19,11 @@ from skillery.database.tables import run_code, runs
 from skillery.errors import SkilleryError, Unavailable
 from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
+from skillery.registry.version_rows import VersionRow
 from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stop, Stopped
 from skillery.runs.log_sources import shown_json
 from skillery.runs.scripts import args_of
+from skillery.runs.trials import Unpublished
 from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ _STARTED = (
     "skill_id",
     "tool",
     "script",
+    "check_of",
     "status",
     "identity",
     "identity_kind",
@@ -292,6 +295,7 @@ def start_run(
         skill_id=skill_id,
         tool=prepared.tool,
         script=_script_of(call),
+        check_of=_check_of(prepared.version),
         status="started",
         identity=run.identity.name,
         identity_kind=run.identity.kind,
@@ -312,6 +316,10 @@ def _script_of(call: object) -> str | None:
     if not isinstance(call, ScriptCall):
         return None
     return f"-m {call.module}"[:255] if call.module else call.path
+
+
+def _check_of(version: VersionRow | Unpublished | None) -> str | None:
+    return f"{version.name}@{version.version}" if isinstance(version, Unpublished) else None
 
 
 def _environment_of(run: ActiveRun) -> str | None:

@@ -104,6 +104,11 @@ class KeptCode(Struct, frozen=True):
     is_cut: Annotated[bool, Meta(description="Whether the code was longer than the kept 64 KiB")]
 
 
+CheckOf = Annotated[
+    str | None, Meta(description="NAME@VERSION, if the run was an example of a version that was being published")
+]
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The record of a run."""
 
@@ -123,7 +128,9 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     method: str
     tool: Annotated[str | None, Meta(description="The tool, if the run was a call of one")]
     script: Annotated[str | UnsetType, Meta(description="The script that ran, or -m and the module")] = UNSET
+    check_of: CheckOf
     identity: Who
+    client: Annotated[str, Meta(description='The program of the caller, such as claude-code; "" if unknown')]
     parent_run_id: str | None
     called_runs: Annotated[list[str] | UnsetType, Meta(description="Runs of skills that the code called")] = UNSET
     started_at: datetime | None
@@ -165,6 +172,7 @@ class RunRow(Struct, frozen=True):
     method: str
     tool: str | None
     skill: ExactSkill | None
+    check_of: CheckOf
     summary: str
     error_type: str | None
     identity: Who

@@ -63,8 +63,8 @@ def read_life(connection: Connection, identity: Identity, skill_id: int) -> Life
     first, now = first_day(LIFE_DAYS), datetime.now(UTC)
     beginning = datetime.combine(first, time(), UTC)
 
-    def place(moment: datetime | str) -> float:
-        return (in_utc(moment) - beginning) / timedelta(days=1)
+    def place(instant: datetime | str) -> float:
+        return (in_utc(instant) - beginning) / timedelta(days=1)
 
     days: dict[int, list[tuple[int, int, int, int]]] = {}
     for version_id, day, uses, runs, failed in _USES.rows(connection, of_skill=skill_id, first=first.isoformat()):

@@ -67,7 +67,7 @@ async def show_run(request: PageRequest) -> Page:
         "kinds": KINDS,
         "call": lines_of_call(request, skill.name, skill.version, args, run.tool or "") if skill and args else {},
     }
-    title = f"Run of {run.tool or (name or run.method)}"
+    title = f"Run of {run.tool or name or run.check_of or run.method}"
     return Page("runs_one.html", title, values, "runs")
 
 
