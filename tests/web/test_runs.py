@@ -580,3 +580,29 @@ def test_a_run_names_the_program_of_its_caller(server: Server, new_name: str) ->
     assert server.rpc("get_run", run_id=run_id)["client"] == "claude-code"
     page = Browser(server.url, **HTML).get(f"/runs/{run_id}").text
     assert '<dt>Program</dt><dd><bdi class="foreign">claude-code</bdi></dd>' in page
+
+
+FILES_OF_A_DROP = """names => {
+  const dropped = new DataTransfer();
+  for (const name of names) dropped.items.add(new File(["a,b\\n1,2\\n"], name));
+  return dropped;
+}"""
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_file_is_dropped_on_its_field(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
+    await asyncio.to_thread(lambda: make(sqlite_server.rpc, new_name))
+    page = await open_page(sqlite_server, f"/s/{new_name}/try")
+    field = page.get_by_role("group", name="file").locator(".files")
+    chosen = page.get_by_label("Choose or drop a file of this computer")
+    dropped = {"dataTransfer": await page.evaluate_handle(FILES_OF_A_DROP, ["rows.csv", "second.csv"])}
+    await field.dispatch_event("dragover", dropped)
+    assert await chosen.evaluate("input => input.classList.contains('over')")
+    await field.dispatch_event("drop", dropped)
+
+    assert await chosen.evaluate("input => [...input.files].map(file => file.name)") == ["rows.csv"]
+    assert not await chosen.evaluate("input => input.classList.contains('over')")
+    assert await check_axe(page) == []
+    await page.get_by_role("button", name=f"Run {new_name}").click()
+    await page.wait_for_url("**/runs/run_*")

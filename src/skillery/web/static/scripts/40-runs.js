@@ -70,3 +70,19 @@
   const begin = () => { for (const place of document.querySelectorAll("[data-events]")) start(place); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin); else begin();
 })();
+// Files can be dropped on the whole field. Without this script, browsers accept them on its button.
+(() => {
+  "use strict";
+  for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, (event) => {
+    const input = event.target.closest?.(".files")?.querySelector("input[type=file]");
+    if (!input) return;
+    input.classList.toggle("over", kind === "dragover");
+    if (kind === "dragleave") return;
+    event.preventDefault();
+    if (kind === "dragover" || !event.dataTransfer.files.length) return;
+    const kept = new DataTransfer();
+    for (const file of [...event.dataTransfer.files].slice(0, input.multiple ? undefined : 1)) kept.items.add(file);
+    input.files = kept.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  });
+})();
