@@ -426,6 +426,25 @@ def test_the_overview_shows_each_problem_with_its_remedy(
     assert "does not work</span>" in admin.get("/admin/storage").text
 
 
+@pytest.mark.full
+def test_the_overview_names_the_ended_token_of_refused_requests(start_server: Callable[..., Server]) -> None:
+    server = start_server(home="home", env=ASKS_FOR_TOKENS)
+    ended = token_of(server, "ci-nightly", "read")
+    admin = Rpc(server.url, token_of(server, "ada", "admin"))
+    [token_id] = [token["id"] for token in admin("list_tokens")["tokens"] if token["name"] == "ci-nightly"]
+    admin("revoke_token", id=token_id)
+    headers = {"authorization": f"Bearer {ended}"}
+    for _ in range(MANY_REFUSALS + 2):
+        assert httpx.get(f"{server.url}/v1/skills", headers=headers).status_code in {401, 429}
+    httpx.get(f"{server.url}/v1/skills", headers={"authorization": "Bearer unknown"})
+    assert server.stop() == 0  # a stop writes the counts of the minute
+
+    server = start_server(home="home", env=ASKS_FOR_TOKENS)
+    shown = browser_of(server, "ada", "admin").get("/admin").text
+    count = MANY_REFUSALS + 2
+    assert f"{count} of {count + 1} refused requests in the last 24 hours had the revoked token ci-nightly." in shown
+
+
 def wait_for(browser: Browser, words: str) -> str:
     """Return the overview when it has these words. Checks are repeated after two seconds."""
     return eventually(lambda: words in (text := browser.get("/admin").text) and text)

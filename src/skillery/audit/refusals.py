@@ -43,12 +43,15 @@ RETRY_SECONDS = 1.0
 
 
 class _Kind(NamedTuple):
-    """The common fields of attempts that are counted together. `network` is "" for a known identity."""
+    """The common fields of attempts that are counted together. `network` is "" for a known identity, and `token` unless
+    the caller had an ended token.
+    """
 
     identity: str | None
     network: str
     action: str
     code: int
+    token: str = ""
 
 
 class Refusals:
@@ -69,25 +72,35 @@ class Refusals:
         self._closing = asyncio.Event()
 
     def note(
-        self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str, reason: str = ""
+        self,
+        actor: Actor | None,
+        action: str,
+        subject: str,
+        *,
+        code: int,
+        error_type: str,
+        reason: str = "",
+        token: str = "",
     ) -> None:
         """Record that an attempt was refused. Return at once: a background task writes the entry.
 
         `actor` is None for an unknown caller. `code` and `error_type` belong to the error that the caller got. `reason`
-        is a text for admins only. It must not contain a secret.
+        is a text for admins only. It must not contain a secret. `token` says how the token of the caller ended, and its
+        name.
         """
         if time.monotonic() >= self._ends:
             self._end_minute()
         if self._timer is None:
             # The counts of a minute are written even if no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
-        details = msgspec.json.encode({"reason": reason}).decode() if reason else None
+        texts = {key: text for key, text in (("reason", reason), ("token", token)) if text}
+        details = msgspec.json.encode(texts).decode() if texts else None
         entry = entry_of(
             actor, action, subject, outcome="refused", code=code, error_type=error_type, after_json=details
         )
         # Attempts of one identity from several addresses are one kind.
         network = "" if entry.identity else network_of(entry.address or "")
-        kind = _Kind(entry.identity, network, action, code)
+        kind = _Kind(entry.identity, network, action, code, token)
         if self._may_be_single(kind):
             self._singles[kind] = self._singles.get(kind, 0) + 1
             self._singles_of[entry.identity] += 1
@@ -130,7 +143,11 @@ class Refusals:
             entry_with_count = msgspec.structs.replace(earlier, count=earlier.count + 1)
         elif is_known:
             entry_with_count = msgspec.structs.replace(
-                entry, address=kind.network or None, request_id=None, subject="", after_json=None
+                entry,
+                address=kind.network or None,
+                request_id=None,
+                subject="",
+                after_json=entry.after_json if kind.token else None,
             )
         else:
             entry_with_count = AuditEntry(

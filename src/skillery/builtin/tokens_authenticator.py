@@ -116,7 +116,7 @@ class TokensAuthenticator(Authenticator):
         try:
             verified = await self._tokens.verify(token.strip() if scheme.lower() == "bearer" else "")
         except NotAuthenticated as error:
-            raise self._refused(credentials, error.message) from None
+            raise self._refused(credentials, error) from None
         self._memory.keep(digest, verified, age)
         self._note_use(verified.token_id)
         return verified.identity
@@ -134,7 +134,12 @@ class TokensAuthenticator(Authenticator):
         """
         return self._tokens.first_token() if self._settings.bootstrap else None
 
-    def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
+    def _refused(self, credentials: Credentials, error: NotAuthenticated) -> NotAuthenticated:
+        refused = self._with_hint(credentials, error.message)
+        refused.token = error.token
+        return refused
+
+    def _with_hint(self, credentials: Credentials, why: str) -> NotAuthenticated:
         wait = self._failures.note(credentials.address)
         if wait is None:
             return NotAuthenticated(why, hint=HINT)

@@ -31,6 +31,8 @@ class InvalidParams(SkilleryError):
 
 class NotAuthenticated(SkilleryError):
     type = "not_authenticated"
+    token = ""
+    """The ended token that the caller has, for admins only: `expired token NAME` or `revoked token NAME`."""
 
 
 class TooManyFailedLogins(NotAuthenticated):

@@ -187,7 +187,8 @@ class Gate:
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:
         """Record a refusal in the audit trail. `identity` is None for a caller who is not authenticated."""
-        self._refusals.note(identity, action, subject, code=codes_of(error).rpc, error_type=error.type)
+        token = error.token if isinstance(error, NotAuthenticated) else ""
+        self._refusals.note(identity, action, subject, code=codes_of(error).rpc, error_type=error.type, token=token)
 
     def note_foreign_origin(self, error: Mapping[str, Any]) -> None:
         """Record in the audit trail that `check_browser` refused a request. The caller is not authenticated at that

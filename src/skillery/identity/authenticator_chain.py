@@ -185,13 +185,19 @@ def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedT
         raise NotAuthenticated("this token is unknown")
     _, name, kind, scopes, namespaces, expires_at, revoked_at, provenance = rows[0]
     if revoked_at is not None:
-        raise NotAuthenticated("this token was revoked")
+        raise _ended("revoked", name, "this token was revoked")
     until = in_utc(expires_at)
     if until is not None and until <= datetime.now(UTC):
-        raise NotAuthenticated("this token has expired")
+        raise _ended("expired", name, "this token has expired")
     known_scopes: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
     job = _provenance.decode(provenance) if provenance else None
     return VerifiedToken(token_id, Identity(name, kind, known_scopes, _strings.decode(namespaces), job), until)
+
+
+def _ended(how: str, name: str, message: str) -> NotAuthenticated:
+    error = NotAuthenticated(message)
+    error.token = f"{how} token {name}"
+    return error
 
 
 def note_use(connection: Connection, token_id: str) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from skillery.environments.methods import ListEnvironments, list_environments
 from skillery.maintenance.backups import last_backup
 from skillery.registry.audit_trail import ListAudit, last_verified, list_audit
@@ -174,13 +176,17 @@ async def _of_reviews(request: PageRequest) -> AsyncIterator[Problem]:
 async def _of_refusals(request: PageRequest) -> AsyncIterator[Problem]:
     """Yield a problem with its main cause if many requests were refused in the last 24 hours."""
     refused = (await request.do(list_audit, ListAudit(outcome="refused", since="24h", limit=1000))).entries
-    causes: Counter[tuple[str, str]] = Counter()
+    causes: Counter[tuple[str, str, str]] = Counter()
     for entry in refused:
-        causes[entry.identity.name if entry.identity else entry.address or "", entry.type or ""] += entry.count
+        token = (msgspec.json.decode(entry.after) or {}).get("token", "")
+        caller = "" if token else entry.identity.name if entry.identity else entry.address or ""
+        causes[token, caller, "" if token else entry.type or ""] += entry.count
     if (total := causes.total()) >= MANY_REFUSALS:
-        ((caller, kind), count) = causes.most_common(1)[0]
+        ((token, caller, kind), count) = causes.most_common(1)[0]
         cause = f"{count} of them {kind.replace('_', ' ')}{f', from {caller}' if caller else ''}"
         text = f"{total} requests were refused in the last 24 hours, {cause}."
+        if token:
+            text = f"{count} of {total} refused requests in the last 24 hours had the {token}."
         yield Problem(LOOK, text, "See who sent them", "/admin/audit?outcome=refused&since=24h")
 
 
