@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import subprocess
 import zipfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from skillery.database import Database, migrate
 from skillery.formats.skill_toml import renamed_toml, toml_manifest
 from tests.cli.test_cli import skillery
 from tests.conftest import ON_SQLITE, Rpc, Server
+from tests.environments.test_undeclared_packages import committed
+from tests.formats.test_licences import APACHE
 from tests.importing.test_importing import by_path, codes, sent
 from tests.support.archives import skill_md, zipped
 
@@ -295,6 +298,20 @@ def test_the_default_source_is_the_remote_or_the_name(tmp_path: Path) -> None:
         "tools",
         "home",
     ]
+
+
+def test_imports_of_git_folders_send_the_commit_and_licences_above(rpc: Rpc, new_name: str, tmp_path: Path) -> None:
+    write(tmp_path, {"LICENSE": APACHE, "x/a/SKILL.md": skill_md("a"), "x/b/SKILL.md": skill_md("b")})
+    committed(tmp_path, "2025-03-01")
+    write(tmp_path, {"x/b/SKILL.md": skill_md("b", "Changed.")})
+    done = skillery("import", str(tmp_path), "--namespace", new_name, "--source", "acme", "--url", rpc.url)
+    assert done.code == 0, done.out
+    origins = {name: rpc("describe_skill", name=f"{new_name}.{name}")["skill"]["origin"] for name in ("a", "b")}
+
+    head = subprocess.run(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, check=True, text=True)
+    shared = {"source": "acme", "licence": "Apache-2.0", "licence_path": "LICENSE"}
+    of_commit = {"commit": head.stdout.strip(), "committed_at": "2025-03-01T00:00:00Z"}
+    assert origins == {"a": {**shared, "path": "x/a", **of_commit}, "b": {**shared, "path": "x/b"}}
 
 
 def test_a_skill_called_as_the_namespace_stays_below_it(rpc: Rpc, new_name: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_files, skill_versions, skills, use_days
-from skillery.formats.foreign_skill import licence_of
+from skillery.formats.licences import licence_of
 from skillery.formats.media_types import LANGUAGES, language_of
 from skillery.formats.semver import Version
 from skillery.registry.uses import User, count_use, days_of

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.conftest import Rpc, Server
+from tests.formats.test_licences import APACHE, MIT
 from tests.proof.test_attestations import execute
 from tests.support.archives import skill_md, zipped
 from tests.support.browser import Browser, part_of, token_of
@@ -65,8 +66,8 @@ class Shelf:
     def facts(self, name: str) -> dict[str, Fact]:
         return facts_of(self.browser, f"/s/{name}")
 
-    def send(self, files: dict[str, str]) -> None:
-        params = {"namespace": self.namespace, "source": "https://git.example.org/acme/skills"}
+    def send(self, files: dict[str, str], **more: str) -> None:
+        params = {"namespace": self.namespace, "source": "https://git.example.org/acme/skills", **more}
         assert self.rpc.http.post("/import", params=params, content=zipped(files)).status_code == 200
 
 
@@ -117,6 +118,41 @@ def test_an_imported_text_has_a_stated_source_and_no_code(shelf: Shelf) -> None:
     assert "provenance" in facts["signed"].detail
     assert facts["use"][:2] == ("none", "No use yet")
     assert shelf.facts(f"{shelf.namespace}.doc")["licence"][:2] == ("none", "Not stated")
+
+
+def test_imports_take_licence_and_commit_from_their_source(shelf: Shelf) -> None:
+    texts = {"a": skill_md("a"), "b/own": skill_md("own"), "b/stated": skill_md("stated", license="ISC")}
+    licences = {"LICENSE": APACHE, "b/COPYING": "Ask Ann.", "b/own/LICENSE.txt": MIT}
+    files = {**{f"{folder}/SKILL.md": text for folder, text in texts.items()}, **licences}
+    shelf.send({f"repo/{path}": text for path, text in files.items()}, commit="c" * 40)
+    names = {name: f"{shelf.namespace}.{name}" for name in ("a", "own", "stated")}
+    facts = {name: shelf.facts(full) for name, full in names.items()}
+    origin = shelf.rpc("describe_skill", name=names["a"])["skill"]["origin"]
+    listed = shelf.rpc("list_skills", namespace=shelf.namespace, licence="Apache-2.0")["skills"]
+    [attested] = shelf.rpc("list_attestations", name=names["a"], predicate="provenance")["attestations"]
+    wrong = {"namespace": shelf.namespace, "commit": "main"}
+
+    assert facts["a"]["licence"] == Fact("ok", "Apache-2.0", "From repo/LICENSE of its source. An open licence.")
+    assert facts["a"]["source"].detail.startswith("repo/a, commit cccccccc. Stated by the importer")
+    assert facts["own"]["licence"][:2] == ("ok", "MIT")
+    assert facts["stated"]["licence"] == Fact("ok", "ISC", "From its SKILL.md. An open licence.")
+    assert origin == {
+        "source": "https://git.example.org/acme/skills",
+        "path": "repo/a",
+        "commit": "c" * 40,
+        "licence": "Apache-2.0",
+        "licence_path": "repo/LICENSE",
+    }
+    assert "at ccccccc" in attested["summary"]
+    assert [skill["name"] for skill in listed] == [names["a"]]
+    assert shelf.rpc.http.post("/import", params=wrong, content=zipped(files)).status_code == 400
+
+
+def test_unknown_licence_files_need_a_look(shelf: Shelf) -> None:
+    shelf.send({"repo/b/SKILL.md": skill_md("b"), "repo/LICENSE": "Ask Ann.", "LICENSE": MIT})
+
+    fact = shelf.facts(f"{shelf.namespace}.b")["licence"]
+    assert fact == Fact("look", "Another licence", "From repo/LICENSE of its source. Not a known open licence.")
 
 
 def test_files_of_unknown_kinds_are_not_text(shelf: Shelf) -> None:

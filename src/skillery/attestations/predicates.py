@@ -15,6 +15,7 @@ from skillery.attestations.evaluations import evaluation_text
 from skillery.audit import Actor
 from skillery.backends import Provenance
 from skillery.formats.check_results import VULNERABILITY, CheckedExample, CheckFinding, PermissionsDiff
+from skillery.formats.licences import Origin
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import script_locks
@@ -115,11 +116,12 @@ def is_built_by(predicate: Predicate, job: str) -> bool:
     return bool(build.get("buildType") == _build_type("publish") and (not repository or job.endswith(f":{repository}")))
 
 
-def import_provenance(source: str, path: str, importer: str, builder: str) -> Predicate:
-    """Say which source and path the importer of a version has stated, as provenance of SLSA. The registry has not
-    checked them.
-    """
-    return _slsa("import", {"source": source, "path": path, "stated_by": importer}, [], builder, "")
+def import_provenance(origin: Origin, importer: str, builder: str) -> Predicate:
+    """Say which origin the importer of a version has stated, as provenance of SLSA. The registry has not checked it."""
+    licence = {"licence": origin.licence, "licence_path": origin.licence_path} if origin.licence else {}
+    parameters = {"source": origin.source, "path": origin.path, **licence, "stated_by": importer}
+    commit = {"uri": f"git+{origin.source}", "digest": {"gitCommit": origin.commit}}
+    return _slsa("import", parameters, [commit] if origin.commit else [], builder, "")
 
 
 def _build_type(build: str) -> str:

@@ -1,5 +1,5 @@
 """Upload of a folder of skills as a tar stream. The stream is built while it is sent, and contains only files of
-skills.
+skills, and the licence files above them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from skillery.cli.folder_walk import Policy, walk
 from skillery.errors import SkilleryError, StartupError
 from skillery.formats.foreign_skill import alias_key, read_foreign_skill
 from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.licences import MOST_BYTES
 from skillery.formats.repairs import Repairs
 from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.entries import Entry, LeftOut
@@ -128,10 +129,18 @@ def _tar(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
 
 
 def _parts(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
+    sent: set[str] = set()
+    licences: dict[str, Entry] = {}
     for skill in folder.skills():
         for name, entry in skill.files.items():
             name = skill.renamed if name == SKILL_MD and skill.renamed else name  # noqa: PLW2901
-            yield from _member(f"{skill.root}/{name}" if skill.root else name, entry, dates.get(skill.root, 0))
+            path = f"{skill.root}/{name}" if skill.root else name
+            sent.add(path)
+            yield from _member(path, entry, dates.get(skill.root, 0))
+        if skill.licence is not None and skill.licence.size <= MOST_BYTES:
+            licences[skill.licence.path] = skill.licence
+    for path in sorted(licences.keys() - sent):
+        yield from _member(path, licences[path], 0)
     yield b"\0" * 2 * tarfile.BLOCKSIZE
 
 

@@ -208,14 +208,14 @@ async def _import(
     Without `as_json`, print the report too, and return it without the members `skills` and `sections`.
     """
     from skillery.cli.archives import add_overridden, file_chunks, overridden_skills, tar_chunks
-    from skillery.cli.mirror_git import commit_dates
+    from skillery.cli.mirror_git import commit_dates, head_commit
     from skillery.client import AnsweredError, StrangeAnswer
 
     not_sent = overridden_skills(folder)
     dates = commit_dates(folder) if folder else {}
     chunks = tar_chunks(folder, dates) if folder else file_chunks(path)
-    if dates:
-        options = {**options, "commit_dates": True}
+    if folder and dates:
+        options = {**options, "commit_dates": True, "commit": head_commit(folder)}
     answer: dict[str, Any] = {
         "path": printable(str(path)),
         "source": options.get("source") or options["default_source"],

@@ -181,6 +181,25 @@ def commit_dates(folder: Folder) -> dict[str, int]:
     return {}
 
 
+def head_commit(folder: Folder) -> str:
+    """Return the hash of the last commit of the repository of a folder, or "" if git does not answer."""
+    about = os.environ | _ALONE
+    command = [*_HISTORY, "rev-parse", "--verify", "HEAD"]
+    try:
+        answer = subprocess.run(
+            command,
+            cwd=folder.path,
+            env=about,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode("ascii", "replace").strip()
+
+
 def _committed(base: Path) -> dict[str, str]:
     """Return the hashes of the files in the last commit."""
     command = [*_HISTORY, "ls-tree", "-r", "-z", "HEAD", "--", "."]

@@ -31,6 +31,8 @@ class ImportOptions(TypedDict, total=False):
     """Encoding of the names in a zip that are not UTF-8."""
     commit_dates: bool
     """The times of the files in a tar are those of commits."""
+    commit: str
+    """Hash of the git commit with the files."""
     keep_bytes: bool
     """Scripts keep CR LF at the ends of their lines."""
     dry_run: bool

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from anyascii import anyascii
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
@@ -293,57 +292,3 @@ def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
 
 def _some(keys: Iterable[str]) -> str:
     return first_names([quoted(key, 40) for key in keys], 10)
-
-
-# -- The licence that a SKILL.md states --------------------------------------------------------------------------------
-
-
-_OSI = {
-    *(
-        "0bsd",
-        "afl-3.0",
-        "agpl-3.0",
-        "agpl-3.0-only",
-        "agpl-3.0-or-later",
-        "apache-2.0",
-        "artistic-2.0",
-        "blueoak-1.0.0",
-    ),
-    *("bsd-1-clause", "bsd-2-clause", "bsd-2-clause-patent", "bsd-3-clause", "bsl-1.0", "cddl-1.0", "ecl-2.0"),
-    *("epl-1.0", "epl-2.0", "eupl-1.2", "gpl-2.0", "gpl-2.0-only", "gpl-2.0-or-later", "gpl-3.0", "gpl-3.0-only"),
-    *("gpl-3.0-or-later", "isc", "lgpl-2.1", "lgpl-2.1-only", "lgpl-2.1-or-later", "lgpl-3.0", "lgpl-3.0-only"),
-    *("lgpl-3.0-or-later", "mit", "mit-0", "mpl-2.0", "ms-pl", "mulanpsl-2.0", "ncsa", "ofl-1.1", "osl-3.0"),
-    *("postgresql", "psf-2.0", "python-2.0", "unicode-3.0", "unlicense", "upl-1.0", "zlib"),
-}
-"""SPDX ids of licences that the Open Source Initiative has approved, in lower case."""
-_SPELLINGS = {
-    **dict.fromkeys(("apache 2.0", "apache license 2.0", "apache license, version 2.0"), "Apache-2.0"),
-    **dict.fromkeys(("mit license", "the mit license"), "MIT"),
-}
-_MOST_LICENCE = 40
-
-
-def spelled(licence: str) -> str:
-    """Return a licence with the SPDX id instead of another name."""
-    return _SPELLINGS.get(licence.lower(), licence)
-
-
-def is_open_licence(licence: str) -> bool:
-    """Return whether a licence is an SPDX expression of licences that the Open Source Initiative has approved."""
-    words = re.split(r"[\s()]+", spelled(licence)[:300].lower())
-    ids = [word for word in words if word and word not in ("and", "or")]
-    return bool(ids) and all(word in _OSI for word in ids)
-
-
-def licence_of(frontmatter: Mapping[str, object]) -> str:
-    """Return the licence in a frontmatter as lists group it: an SPDX expression of open licences, `other` or `none`."""
-    stated = frontmatter.get("license")
-    text = " ".join(stated[:300].split()) if isinstance(stated, str) else ""
-    if not text:
-        return "none"
-    if not is_open_licence(text) or len(spelled(text)) > _MOST_LICENCE:
-        return "other"
-    try:
-        return canonicalize_license_expression(spelled(text))
-    except InvalidLicenseExpression:
-        return "other"

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidPath
+from skillery.formats.licences import is_licence_file
 from skillery.formats.wording import quoted
 from skillery.importing.entries import (
     CIRCLE,
+    OUTSIDE,
     Entry,
     LeftOut,
     Links,
@@ -45,6 +47,8 @@ class LocatedSkill(NamedTuple):
     """The path of each nested SKILL.md that is imported as a file of this skill."""
     listed: int = 0
     """The number of nested skills that are imported separately, because SKILL.md lists them."""
+    licence: Entry | None = None
+    """The licence file in the nearest folder, beginning with the skill's own one."""
 
     @property
     def folder(self) -> str:
@@ -88,10 +92,14 @@ class Finder:
         self._roots = Roots(self._tree, nested=nested, read=read)
         self._owned: dict[str, list[str]] = {}
         self._outside: list[str] = []
+        self._licences: dict[str, str] = {}
         plain = {path for path, root in self._roots.by_path.items() if root.real == path}
         for path in self._tree.by_path:
             if path in self._roots.followed or is_outside(path):
                 continue
+            if is_licence_file(path):
+                folder = path.rpartition("/")[0]
+                self._licences[folder] = min(path, self._licences.get(folder, path))
             owner = next((folder for folder in parents(path) if folder in plain), None)
             (self._outside if owner is None else self._owned.setdefault(owner, [])).append(path)
 
@@ -120,7 +128,12 @@ class Finder:
         files = reading.files
         nested_files = tuple(file for file in nested if file in files)
         listed = self._roots.listed.get(path, 0)
-        return LocatedSkill(path, files, renamed, left_out, reading.problem, nested_files, listed)
+        licence = self._licence_above(root.real)
+        return LocatedSkill(path, files, renamed, left_out, reading.problem, nested_files, listed, licence)
+
+    def _licence_above(self, folder: str) -> Entry | None:
+        nearest = (self._licences[above] for above in parents(f"{folder}/x") if above in self._licences)
+        return self._tree.file(next(nearest, OUTSIDE))
 
     def _files_of(self, path: str, root: Root) -> Iterable[str]:
         if root.real == path:

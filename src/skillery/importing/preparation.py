@@ -16,6 +16,7 @@ from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
 from skillery.formats.foreign_requirements import NO_PACKAGES, Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.licences import MOST_BYTES, OTHER, licence_of_text
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
 from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair, Repairs
@@ -26,7 +27,7 @@ from skillery.formats.skill_toml import renamed_toml
 from skillery.formats.texts import normalized
 from skillery.formats.wording import quoted
 from skillery.importing.aliases import FILES_PART
-from skillery.importing.entries import Archive
+from skillery.importing.entries import Archive, Entry
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
 
 MEBIBYTE = 1024 * 1024
@@ -59,6 +60,9 @@ class PreparedSkill(NamedTuple):
     """The skills that SKILL.md requires, in the namespace of the import, for a skill without skill.toml."""
     cut_off: str = ""
     """The date after which new packages are ignored, or "" if none is ignored."""
+    committed_at: datetime | None = None
+    licence: str = ""  # of the nearest licence file, if SKILL.md states none
+    licence_path: str = ""
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
         """Return the manifest and the files of a skill with a skill.toml, with another name and version."""
@@ -99,6 +103,7 @@ class SkillReader:
         self._keep_bytes = keep_bytes
         self._commit_dates = commit_dates
         self._named_as_folders = {self._below(_leaf(root)): root for root in reversed(roots)}
+        self._licences: dict[str, str] = {}
         self._elements: dict[str, Counter[str]] = {}
         for root in roots:
             self._elements.setdefault(_leaf(root), Counter()).update(set(root.split("/")))
@@ -116,13 +121,19 @@ class SkillReader:
         return self._elements.get(_leaf(root), {})
 
     def prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
-        """Read a skill and return its name, files, repairs and date.
-
-        Raise the errors of `_prepare`.
-        """
+        """Read a skill: its name, files, repairs, date and licence. Raise the errors of `_prepare`."""
         prepared = self._prepare(skill_row)
+        if not prepared.skill_md.frontmatter.get("license") and (entry := skill_row.licence):
+            prepared = prepared._replace(licence=self._licence(entry), licence_path=entry.path)
         time = max(entry.time for entry in skill_row.files.values()) if self._commit_dates else 0
-        return prepared._replace(cut_off=_cut_off(time, datetime.now(UTC))) if time else prepared
+        committed_at = datetime.fromtimestamp(time, UTC) if 0 < time <= datetime.now(UTC).timestamp() else None
+        return prepared._replace(cut_off=_cut_off(committed_at), committed_at=committed_at)
+
+    def _licence(self, entry: Entry) -> str:
+        if entry.path not in self._licences:  # many skills share the file
+            is_read = entry.size <= MOST_BYTES
+            self._licences[entry.path] = licence_of_text(self._archive.read(entry)) if is_read else OTHER
+        return self._licences[entry.path]
 
     def _prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
         """Read a skill and return its name, files and repairs.
@@ -287,10 +298,10 @@ def with_warnings(prepared: PreparedSkill) -> PreparedSkill:
     return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 
 
-def _cut_off(time: int, now: datetime) -> str:
-    """Return the date DATED_DAYS after a commit, or "" if that is not yet over."""
-    latest = int((now - timedelta(days=DATED_DAYS)).timestamp())
-    return "" if time > latest else str((datetime.fromtimestamp(time, UTC) + timedelta(days=DATED_DAYS)).date())
+def _cut_off(committed_at: datetime | None) -> str:
+    """Return the date DATED_DAYS after a commit, or "" without a commit and if that is not yet over."""
+    end = committed_at + timedelta(days=DATED_DAYS) if committed_at else None
+    return str(end.date()) if end and end <= datetime.now(UTC) else ""
 
 
 def _leaf(root: str) -> str:

@@ -13,6 +13,7 @@ from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import InvalidBundle, NameTaken, SkilleryError, VersionExists
 from skillery.formats.bundle import SKILL_MD, BundleFile
+from skillery.formats.licences import Origin
 from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
@@ -20,7 +21,7 @@ from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.importing.aliases import Imported, record_import, taken_versions
 from skillery.importing.finder import Nested
-from skillery.importing.free_names import is_owned
+from skillery.importing.free_names import Alias, is_owned
 from skillery.importing.needed_packages import NeededPackages
 from skillery.importing.preparation import PreparedSkill, same_files
 from skillery.importing.reports import SkillReport, report_of
@@ -68,6 +69,8 @@ class ImportOptions(NamedTuple):
     """True if packages are locked in their newest versions, also for old commits."""
     commit_dates: bool = False
     """True if the times of the files are times of commits."""
+    commit: str = ""
+    """The hash of the git commit with the files, or ""."""
     nested: Nested = "keep"
     names: str = ""
     """The encoding of names in a zip that are not UTF-8, or "" to find it."""
@@ -215,9 +218,15 @@ class SkillPublication:
             )
         note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
         rules = self._publisher.rules_with_review() if self._options.review else None
-        source = (named.alias.source, named.alias.path) if named.alias.source and not self._options.is_upload else None
         published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, files, rules, also=note, scan=scan, source=source
+            self._identity,
+            manifest,
+            prepared.skill_md,
+            files,
+            rules,
+            also=note,
+            scan=scan,
+            origin=self._origin(prepared, named.alias),
         )
         created = published.created
         return report_of(
@@ -231,6 +240,20 @@ class SkillPublication:
             warnings=published.warnings,
             findings=published.findings,
             examples=published.examples,
+        )
+
+    def _origin(self, prepared: PreparedSkill, alias: Alias) -> Origin | None:
+        """Return the origin of a skill. Files without a time differ from the commit, if files have times of commits."""
+        if not alias.source or self._options.is_upload:
+            return None
+        is_committed = prepared.committed_at is not None or not self._options.commit_dates
+        return Origin(
+            alias.source,
+            alias.path,
+            self._options.commit if is_committed else "",
+            prepared.committed_at,
+            prepared.licence,
+            prepared.licence_path,
         )
 
     async def _bundle(self, prepared: PreparedSkill, named: NamedSkill, runtime: Mapping[str, object]) -> _Bundle:

@@ -28,6 +28,7 @@ from skillery.errors import NotFound
 from skillery.exports.sbom import licences_of
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
+from skillery.formats.licences import Origin
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
@@ -160,13 +161,13 @@ class Publisher:
         made_by: str | None = None,
         also: Also | None = None,
         scan: ImportScan | None = None,
-        source: tuple[str, str] | None = None,
+        origin: Origin | None = None,
     ) -> Published:
         """Publish a bundle like `create_skill`, and return warnings and findings too.
 
-        `source` is the source and the path of an import. `scan` is an earlier result about undeclared packages. `also`
-        is called in the transaction that adds the version; if the version exists, in a separate transaction. A parsed
-        `skill_md` means that the bundle is imported: tools that are not valid are then skipped.
+        `origin` is that of an import. `scan` is an earlier result about undeclared packages. `also` is called in the
+        transaction that adds the version; if the version exists, in a separate transaction. A parsed `skill_md` means
+        that the bundle is imported: tools that are not valid are then skipped.
         """
         visibility = (rules or self._rules).visibility
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan, visibility)
@@ -182,7 +183,7 @@ class Publisher:
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         refuse(publication.name, publication.version, findings, ())
         scripts = await self.checks.undeclared.scripts(identity.name, bundle, state.scan)
-        checks = Checks(False, findings=findings[:MOST_FINDINGS], scripts=scripts)
+        checks = Checks(False, findings=findings[:MOST_FINDINGS], scripts=scripts, origin=origin)
         if rules.trials:
             # If the policy needs reviews, the examples run with permissions when the last reviewer approves.
             permitted = rules.status_for(identity, state.diff) == "published" and "review" not in policy.rules.needs
@@ -197,7 +198,7 @@ class Publisher:
             "publication": publication_predicate(
                 hashes, identity, made_by, visibility, digests_of(state.requires), asks_review=asks_review
             ),
-            **self._provenance(identity, source),
+            **self._provenance(identity, origin),
             **await self._results(policy, bundle, checks.findings, checks.examples),
         }
         about = (identity, publication.name, publication.version, bundle.digest)
@@ -317,11 +318,11 @@ class Publisher:
         scan = scan_predicate(findings, self._signing.release, licences, self.checks.archive_date())
         return {"scan": scan, **tests}
 
-    def _provenance(self, identity: Identity, source: tuple[str, str] | None) -> dict[str, Any]:
+    def _provenance(self, identity: Identity, origin: Origin | None) -> dict[str, Any]:
         """Return the predicate of a CI job or of an import, by its word."""
         if identity.provenance is not None:
             return {"provenance": ci_provenance(identity.provenance, self._signing.builder)}
-        return {"provenance": import_provenance(*source, identity.name, self._signing.builder)} if source else {}
+        return {"provenance": import_provenance(origin, identity.name, self._signing.builder)} if origin else {}
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
         """Store the large files of a bundle, then call `insert` in a transaction. After a crash, a file may be unused,

@@ -7,6 +7,7 @@ The report is one JSON document. Clients that accept `application/x-ndjson` get 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any, BinaryIO, NamedTuple, cast, get_args
@@ -44,12 +45,14 @@ _PARAMS = {
     "review": "true: each new version waits for a review.",
     "packages": "infer: lock undeclared packages too. declared: only declared packages. newest: infer, without dates.",
     "commit_dates": "true: times in a tar are of commits. Packages are locked as of 90 days after them.",
+    "commit": "Hash of the git commit with the files. With commit_dates, files without a time differ from it.",
     "names": "Encoding of the names in a zip that are not UTF-8, e.g. gb18030.",
     "keep_bytes": "true: scripts keep CR LF at the ends of their lines.",
     "nested": "A SKILL.md inside of another skill: a skill (split), a file (keep), or a skill if listed (auto).",
 }
 _PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off", "newest": "lock"}
 MOST_TAKEN_OVER = 1000
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 PARAMETERS = tuple(in_query(name, description) for name, description in _PARAMS.items())
 
@@ -86,6 +89,7 @@ def options_of(scope: Any) -> ImportOptions:
         packages=_packages(fields["packages"]) if "packages" in fields else None,
         newest=fields.get("packages") == "newest",
         commit_dates=_flag(fields, "commit_dates"),
+        commit=_commit(fields.get("commit", "")),
         names=_encoding(fields["names"]) if "names" in fields else "",
         keep_bytes=_flag(fields, "keep_bytes"),
         nested=_nested(fields.get("nested", "auto")),
@@ -120,6 +124,14 @@ def _names(text: str, *, prune: bool) -> frozenset[str]:
             f"'take_over' has {len(names)} names, at most {MOST_TAKEN_OVER} are allowed", param="take_over"
         )
     return names
+
+
+def _commit(text: str) -> str:
+    if text and not _HASH.fullmatch(text):
+        raise InvalidParams(
+            f"the parameter 'commit' is {quoted(text, 80)}", hint="Write the complete hash of a commit.", param="commit"
+        )
+    return text
 
 
 def _packages(text: str) -> Mode:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_colum
 from skillery.backends import Identity
 from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
-from skillery.formats.foreign_skill import licence_of
+from skillery.formats.licences import Origin, licence_of
 from skillery.formats.media_types import SkillLanguage, language_of
 from skillery.method import HIDDEN, Params, about, annotated_params, or_none
 from skillery.registry.visibility import (
@@ -52,6 +52,7 @@ class Checks(msgspec.Struct):
     """The results of checks that filters use."""
 
     verified: bool = False
+    origin: Origin | None = None
 
 
 class VersionParts(NamedTuple):
@@ -93,7 +94,8 @@ def _contents(version: VersionParts) -> str:
 
 
 def _licence(version: VersionParts) -> str:
-    return licence_of(version.frontmatter)
+    origin, stated = version.checks.origin, licence_of(version.frontmatter)
+    return (origin.licence if origin and stated == "none" else "") or stated
 
 
 class SkillFilters(Params, frozen=True, kw_only=True):
@@ -141,7 +143,7 @@ class SkillFilters(Params, frozen=True, kw_only=True):
     licence: Annotated[
         str | UnsetType,
         HIDDEN,
-        about("Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'"),
+        about("Only skills with this open licence, as its SPDX expression; or 'other', or 'none'"),
         Choice(of=_licence),
     ] = UNSET
     include_internal: Annotated[bool, HIDDEN, about("Also skills that their authors call internal", default=False)] = (

@@ -17,6 +17,7 @@ from skillery.database.tables import skill_files, skill_versions, version_usage
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.foreign_skill import Audience, title_of
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
+from skillery.formats.licences import Origin
 from skillery.formats.manifest import Kind
 from skillery.formats.names import index_name
 from skillery.formats.npm import NPM_LOCK
@@ -287,6 +288,7 @@ class Skill(Struct, frozen=True):
     findings: list[CheckFinding] | UnsetType = UNSET
     permissions_diff: PermissionsDiff | UnsetType = UNSET
     scripts: Annotated[list[Script] | UnsetType, _FROM_SUMMARY] = UNSET
+    origin: Annotated[Origin | UnsetType, Meta(description="From detail 'summary' on, if it was imported")] = UNSET
     provenance: Annotated[
         Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
     ] = UNSET

@@ -21,6 +21,7 @@ from skillery.formats.check_results import (
     PermissionsDiff,
     permissions_diff,
 )
+from skillery.formats.licences import Origin
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.scripts import Script
@@ -44,6 +45,7 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
     scripts: tuple[Script, ...] = ()
+    origin: Origin | None = None
 
     @property
     def vulnerabilities(self) -> tuple[str, ...]:

@@ -1,11 +1,10 @@
 """The eight facts with which a person decides whether to trust a version: source, licence, review, rights, code, tests,
 signatures and use. Each fact comes from the records of this server. Green is what the server has proved, and an open
-licence in SKILL.md.
+licence.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,7 +14,7 @@ from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
 from skillery.formats.check_results import CheckedExample
-from skillery.formats.foreign_skill import is_open_licence, spelled
+from skillery.formats.licences import is_licence_file, is_open_licence, spelled
 from skillery.formats.network import is_open_to_anybody, parse_network_pattern
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
@@ -42,7 +41,6 @@ _DOCUMENTS = {
     *("license", "licence", "copying", "notice", "authors", "readme", "changelog", "gitignore"),
 }
 """Endings of files that are no programs, and names of such files without an ending."""
-_LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
 _LEAST_RUNS = 20
 """With fewer runs, a share of failures says nothing."""
 
@@ -136,7 +134,10 @@ def _source(opened: Opened, records: Records) -> TrustFact:
         source, path = str(stated["source"]), str(stated.get("path", ""))
         words = source.removeprefix("https://").removesuffix(".git")
         address = source if source.startswith("https://") and urlsplit(source).hostname else ""
-        detail = f"{path + '. ' if path else ''}Stated by the importer {stated.get('stated_by', '')}, not proved."
+        origin = or_none(opened.skill.origin)
+        commit = f"commit {origin.commit[:8]}" if origin and origin.commit else ""
+        where = f"{', '.join(filter(None, (path, commit)))}. " if path or commit else ""
+        detail = f"{where}Stated by the importer {stated.get('stated_by', '')}, not proved."
         if records.is_removed:
             return TrustFact("bad", words, f"The source no longer has this skill. {detail}", address)
         return TrustFact("none", words, detail, address)
@@ -157,8 +158,14 @@ def _licence(opened: Opened) -> TrustFact:
     stated = (or_none(opened.skill.skill_md_frontmatter) or {}).get("license")
     text = " ".join(stated.split()) if isinstance(stated, str) else ""
     files = or_none(opened.skill.files) or ()
-    file = next((file.path for file in files if _LICENCE_FILE.fullmatch(file.path)), "")
+    file = next((file.path for file in files if "/" not in file.path and is_licence_file(file.path)), "")
     address = path_of("s", f"{opened.name}@{opened.version}", "files", file) if file else ""
+    origin = or_none(opened.skill.origin)
+    if not text and origin and origin.licence:
+        is_open, where = is_open_licence(origin.licence), f"From {origin.licence_path} of its source."
+        words = origin.licence if is_open else "Another licence"
+        detail = f"{where} {'An' if is_open else 'Not a known'} open licence."
+        return TrustFact("ok" if is_open else "look", words, detail, address)
     if not text:
         detail = f"{file} is in its files." if file else "Its SKILL.md names no licence."
         return TrustFact("none", "Not stated", detail, address)
