@@ -164,6 +164,15 @@ def test_files_of_unknown_kinds_are_not_text(shelf: Shelf) -> None:
     assert shelf.facts(f"{shelf.namespace}.b")["code"][:2] == ("look", "2 files of other kinds")
 
 
+def test_scripts_without_their_packages_need_a_look(shelf: Shelf) -> None:
+    texts = {"a.py": "import pdfplumber, rich\nprint(1)\n", "b.py": "import rich\nprint(2)\n", "c.py": "print(3)\n"}
+    shelf.send({"repo/s/SKILL.md": skill_md("s"), **{f"repo/s/scripts/{path}": text for path, text in texts.items()}})
+
+    fact = shelf.facts(f"{shelf.namespace}.s")["code"]
+    assert fact[:2] == ("look", "3 Python scripts")
+    assert "2 of 3 scripts cannot run here: this server does not offer pdfplumber, rich." in fact.detail
+
+
 def test_a_skill_without_its_source_is_a_problem(shelf: Shelf) -> None:
     one, two = skill_md("one"), skill_md("two")
     shelf.send({"repo/one/SKILL.md": one, "repo/two/SKILL.md": two})

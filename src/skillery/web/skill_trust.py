@@ -14,10 +14,11 @@ from skillery.attestations.evaluations import evaluation_text
 from skillery.attestations.evidence import Evidence, count_attestations
 from skillery.errors import Unavailable
 from skillery.formats.check_results import CheckedExample
-from skillery.formats.licences import is_licence_file, is_open_licence, spelled
+from skillery.formats.licences import OTHER, is_licence_file, is_open_licence, spelled
 from skillery.formats.network import is_open_to_anybody, parse_network_pattern
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.formats.wording import first_names
 from skillery.identity.secret_grants import granted
 from skillery.importing.aliases import is_removed
 from skillery.method import or_none
@@ -134,10 +135,9 @@ def _source(opened: Opened, records: Records) -> TrustFact:
         source, path = str(stated["source"]), str(stated.get("path", ""))
         words = source.removeprefix("https://").removesuffix(".git")
         address = source if source.startswith("https://") and urlsplit(source).hostname else ""
-        origin = or_none(opened.skill.origin)
-        commit = f"commit {origin.commit[:8]}" if origin and origin.commit else ""
-        where = f"{', '.join(filter(None, (path, commit)))}. " if path or commit else ""
-        detail = f"{where}Stated by the importer {stated.get('stated_by', '')}, not proved."
+        commit = origin.commit if (origin := or_none(opened.skill.origin)) else ""
+        where = ", ".join(filter(None, (path, commit and f"commit {commit[:8]}")))
+        detail = f"{where + '. ' if where else ''}Stated by the importer {stated.get('stated_by', '')}, not proved."
         if records.is_removed:
             return TrustFact("bad", words, f"The source no longer has this skill. {detail}", address)
         return TrustFact("none", words, detail, address)
@@ -160,18 +160,16 @@ def _licence(opened: Opened) -> TrustFact:
     files = or_none(opened.skill.files) or ()
     file = next((file.path for file in files if "/" not in file.path and is_licence_file(file.path)), "")
     address = path_of("s", f"{opened.name}@{opened.version}", "files", file) if file else ""
-    origin = or_none(opened.skill.origin)
+    origin, where = or_none(opened.skill.origin), "its SKILL.md"
     if not text and origin and origin.licence:
-        is_open, where = is_open_licence(origin.licence), f"From {origin.licence_path} of its source."
-        words = origin.licence if is_open else "Another licence"
-        detail = f"{where} {'An' if is_open else 'Not a known'} open licence."
-        return TrustFact("ok" if is_open else "look", words, detail, address)
+        where = f"{origin.licence_path} of its source"
+        text = "Another licence" if origin.licence == OTHER else origin.licence
     if not text:
         detail = f"{file} is in its files." if file else "Its SKILL.md names no licence."
         return TrustFact("none", "Not stated", detail, address)
     if is_open_licence(text):
-        return TrustFact("ok", spelled(text), "From its SKILL.md. An open licence.", address)
-    return TrustFact("look", text[:120], "From its SKILL.md. Not a known open licence.", address)
+        return TrustFact("ok", spelled(text), f"From {where}. An open licence.", address)
+    return TrustFact("look", text[:120], f"From {where}. Not a known open licence.", address)
 
 
 def _review(opened: Opened, records: Records) -> TrustFact:
@@ -248,7 +246,12 @@ def _code(opened: Opened, language: Language) -> TrustFact:
         noticed = [counted(len(errors), "error", language)] if errors else []
         noticed += [counted(len(warnings), "warning", language)] if warnings else []
         details.insert(0, f"{' and '.join(noticed)} from its checks.")
-    sign: Sign = "bad" if errors else "look" if warnings or programs or others else "ok"
+    scripts = or_none(skill.scripts) or ()
+    if lacking := [script for script in scripts if script.missing]:
+        names = first_names(list(dict.fromkeys(name for script in lacking for name in script.missing)), 3)
+        of_scripts = counted(len(scripts), "script", language)
+        details.insert(0, f"{len(lacking)} of {of_scripts} cannot run here: this server does not offer {names}.")
+    sign: Sign = "bad" if errors else "look" if warnings or programs or others or lacking else "ok"
     return TrustFact(sign, words, " ".join(details), address)
 
 
