@@ -71,14 +71,14 @@ def test_unknown_keys_of_a_manifest_cost_no_more_than_other_values(fresh: Server
 @pytest.mark.full
 def test_manifests_that_were_run_do_not_stay_in_memory(fresh: Server) -> None:
     rpc = Rpc(fresh.url)
-    names = [f"att.lists{number}" for number in range(24)]
+    names = [f"att.lists{number}" for number in range(12)]
     for name in names:
         publish_large(rpc, name, tests=[[]] * 80_000)
     refused(rpc, names[0])
     before = resident_bytes(fresh.process.pid)
     for name in names:
         refused(rpc, name)
-    assert resident_bytes(fresh.process.pid) - before < 80 * 1024 * 1024
+    assert resident_bytes(fresh.process.pid) - before < 40 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
