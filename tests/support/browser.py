@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from functools import cache
 from urllib.parse import urlsplit
 
 import httpx
@@ -67,12 +68,21 @@ class Browser:
 
 def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] = (), is_agent: bool = False) -> str:
     """Return a new token of an identity with these scopes and namespace grants."""
-    options = [part for scope in scopes for part in ("--scope", scope)]
-    options += [part for one in namespaces for part in ("--namespace", one)]
-    options += ["--agent"] if is_agent else []
-    create = ("token", "create", "--name", name, *options, "--json", "--home", str(server.home))
-    made: str = skillery(*create, SKILLERY_DATABASE=server.database).json["token"]
+    made: str = administrator(server)(
+        "create_token",
+        name=name,
+        scopes=list(scopes),
+        namespaces=list(namespaces),
+        kind="agent" if is_agent else "person",
+    )["token"]
     return made
+
+
+@cache
+def administrator(server: Server) -> Rpc:
+    """Return the client of an administrator: a call takes 0.01 s, and a command that makes a token 0.15 s."""
+    create = ("token", "create", "--name", "tests", "--scope", "admin", "--json", "--home", str(server.home))
+    return Rpc(server.url, skillery(*create, SKILLERY_DATABASE=server.database).json["token"])
 
 
 def part_of(page: str, pattern: str) -> str:
