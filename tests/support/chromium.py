@@ -13,7 +13,7 @@ all later asynchronous tests of the same process.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TOOLS = Path(__file__).parents[2] / ".tools"
 CHROMIUM = TOOLS / "headless" / "chromium"
 AXE = TOOLS / "axe" / "node_modules" / "axe-core" / "axe.min.js"
-HEIGHT, WIDE = 800, 1000
+HEIGHT, WIDE, WIDTHS = 800, 1000, (390, 1280)
 PATIENCE = PATIENCE_SECONDS * 1000
 """Milliseconds."""
 COLOUR_RULES = ("color-contrast", "link-in-text-block")
@@ -286,7 +286,8 @@ async def check_axe(page: Page, *, tags: Sequence[str] = RULES) -> list[str]:
     In a wide window, the rules of colours are checked in the dark colour scheme too: the other rules do not depend on
     the scheme, and the scheme does not depend on the width.
     """
-    await page.evaluate(_axe_source())  # the Content-Security-Policy would block a <script>
+    if not await page.evaluate("'axe' in window"):
+        await page.evaluate(_axe_source())  # the Content-Security-Policy would block a <script>
     violations: list[str] = await page.evaluate(_AXE, {"type": "tag", "values": list(tags)})
     if page.viewport_size and page.viewport_size["width"] >= WIDE:
         await page.emulate_media(color_scheme="dark")
@@ -298,6 +299,30 @@ async def check_axe(page: Page, *, tags: Sequence[str] = RULES) -> list[str]:
 @cache
 def _axe_source() -> str:
     return AXE.read_text("utf-8")
+
+
+async def faults(
+    page: Page, path: str | None = None, *more: Callable[[Page], Awaitable[list[str]]], axe: bool = True
+) -> list[str]:
+    """Return the faults of a page in windows of two widths: layout shifts, overflow, `more`, and what axe finds.
+
+    With a path, the page is loaded in each window. Without one, it stays as it is, and its shifts are not checked.
+    """
+    loads = (moves, overflow, *more) if path else ()
+    stays = (*(() if path else (overflow, *more)), *((check_axe,) if axe else ()))
+    lines: list[str] = []
+    for checks in (loads, stays):
+        for width in WIDTHS if checks else ():
+            await page.set_viewport_size({"width": width, "height": HEIGHT})
+            if path and checks is loads:
+                await page.goto(path)
+            lines += [f"{page.url} at {width} px: {fault}" for check in checks for fault in await check(page)]
+    return lines
+
+
+async def moves(page: Page) -> list[str]:
+    """Return a line with the layout shift of the document, or nothing."""
+    return [f"the content moves by {shift}"] if (shift := await layout_shift(page)) else []
 
 
 async def layout_shift(page: Page, *, digits: int = 2) -> float:

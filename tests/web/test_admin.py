@@ -19,7 +19,7 @@ from skillery.web.admin_now import MANY_REFUSALS
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, manifest, publisher
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, squeezed
+from tests.support.chromium import OpenPage, faults, layout_shift, squeezed
 from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
@@ -452,17 +452,11 @@ def wait_for(browser: Browser, words: str) -> str:
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int) -> None:
+async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
-    page = await open_page(tokens_sqlite, "/account", width=width, token=token)
+    page = await open_page(tokens_sqlite, "/account", token=token)
     for path in ["/account", "/api", *PAGES]:
-        await page.goto(path)
-
-        assert await layout_shift(page) == 0, path
-        assert await overflow(page) == [], path
-        assert await squeezed(page) == [], path
-        assert await check_axe(page) == [], path
+        assert await faults(page, path, squeezed) == []
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Rpc, Server
 from tests.support.archives import skill_md, zipped
 from tests.support.browser import Browser, hidden_fields, part_of, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+from tests.support.chromium import OpenPage, check_axe, faults, layout_shift, overflow, problems
 from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
@@ -274,15 +274,25 @@ def test_versions_in_other_states_are_for_their_authors(tokens_sqlite: Server, n
 
 @pytest.mark.smoke
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
-@pytest.mark.parametrize("path", ["/", *(pytest.param(f"/?{query}", marks=pytest.mark.full) for query in QUERIES)])
-async def test_the_page_has_no_fault(sqlite_server: Server, open_page: OpenPage, path: str, width: int) -> None:
-    page = await open_page(sqlite_server, path, width=width)
+async def test_the_page_has_no_fault(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/")
 
     assert await layout_shift(page) == 0
     assert await overflow(page) == []
     assert await check_axe(page) == []
     assert await problems(page) == []
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+async def test_pages_of_searches_have_no_fault(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/", width=390)
+    assert await layout_shift(page) == 0
+    assert await overflow(page) == []
+    assert await check_axe(page) == []
+    for query in QUERIES:
+        assert await faults(page, f"/?{query}") == []
+        assert await problems(page) == [], query
 
 
 TYPES = """

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Rpc, Server, manifest, publisher, skill_files
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.chromium import OpenPage, faults
 from tests.web.test_run_parts import text_of
 
 HTML = {"accept": "text/html"}
@@ -194,19 +194,19 @@ def test_publishers_yank_a_failing_version_with_a_reason(tokens_sqlite: Server, 
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_pages_of_failures_are_accessible(
-    width: int, tokens_sqlite: Server, new_name: str, open_page: OpenPage
-) -> None:
+async def test_pages_of_failures_are_accessible(tokens_sqlite: Server, new_name: str, open_page: OpenPage) -> None:
     failing = Failing(tokens_sqlite, new_name)
     own = Rpc(tokens_sqlite.url, failing.publisher)("execute_skill", name=failing.name, args={"strict": True})
-    page = await open_page(tokens_sqlite, f"/runs/{own['run_id']}", width=width, token=failing.publisher)
+    page = await open_page(tokens_sqlite, f"/runs/{own['run_id']}", token=failing.publisher)
     for path in (f"/runs/{own['run_id']}", f"/insight/failures?skill={failing.name}", f"/s/{failing.name}"):
         await page.goto(path)
-        assert await check_axe(page) == [], path
-        assert await overflow(page) == [], path
-        assert await page.get_by_role("link", name="Search", exact=True).is_visible() is (width == 390)
-    await page.get_by_role("button", name="Roll stable back to 1.2.4").click()
-    await page.get_by_text("stable moved from 1.3.0 to 1.2.4").wait_for()
-    await page.get_by_role("button", name="Undo").click()
-    await page.get_by_text("stable is 1.3.0 again").wait_for()
+        assert await faults(page) == []
+        for width in (390, 1280):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.get_by_role("link", name="Search", exact=True).is_visible() is (width == 390), path
+    for width in (1280, 390):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.get_by_role("button", name="Roll stable back to 1.2.4").click()
+        await page.get_by_text("stable moved from 1.3.0 to 1.2.4").wait_for()
+        await page.get_by_role("button", name="Undo").click()
+        await page.get_by_text("stable is 1.3.0 again").wait_for()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 
 import pytest
@@ -96,17 +97,15 @@ def test_frames_need_the_rights_of_the_file(tokens_sqlite: Server, new_name: str
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_foreign_page_in_a_frame_runs_and_requests_nothing(
-    sqlite_server: Server, open_page: OpenPage, width: int
-) -> None:
+async def test_foreign_page_in_a_frame_runs_and_requests_nothing(sqlite_server: Server, open_page: OpenPage) -> None:
     run = await asyncio.to_thread(lambda: run_code(sqlite_server, PAGES))
     at = f"/runs/{run['run_id']}"
-    page = await open_page(sqlite_server, at, width=width)
+    page = await open_page(sqlite_server, at)
     title = await page.title()
     answers: list[str] = []
     page.context.on("response", lambda response: answers.append(response.url))
-    for path in (f"{at}/parts/page.html", at):
+    for width, path in itertools.product((390, 1280), (f"{at}/parts/page.html", at)):
+        await page.set_viewport_size({"width": width, "height": 800})
         await page.goto(path)
         frame = page.frame_locator("iframe[title^='page.html']")
         await page.locator("iframe[title^='page.html']").scroll_into_view_if_needed()

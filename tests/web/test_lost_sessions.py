@@ -11,7 +11,7 @@ import pytest
 from skillery.web.visits import MOST_KEPT_BYTES
 from tests.conftest import Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow, problems
+from tests.support.chromium import OpenPage, faults, problems
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -218,13 +218,11 @@ async def test_text_comes_back_only_to_its_user(
 
 @pytest.mark.full
 @in_browser
-@pytest.mark.parametrize("width", [1280, 390])
 async def test_the_page_of_a_lost_session_has_no_fault(
-    tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str, width: int
+    tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str
 ) -> None:
-    page = await open_page(tokens_sqlite, skill, token=token, width=width)
+    page = await open_page(tokens_sqlite, skill, token=token)
     await type_and_lose(page)
 
-    assert await overflow(page) == []
-    assert await check_axe(page) == []
+    assert await faults(page) == []
     assert [one for one in await problems(page) if not EXPECTED.search(one)] == []

@@ -11,7 +11,7 @@ import pytest
 from skillery.web.differences import Marker
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
+from tests.support.chromium import OpenPage, faults
 
 HTML = {"accept": "text/html"}
 OLD = "# Orders\n\nAsk the user before you send anything.\n\n## Steps\n\nRun it.\n"
@@ -114,14 +114,16 @@ def test_reviewer_sees_queue_and_changes_ordered_by_risk(shop: Shop) -> None:
     assert "without asking" in re.sub(r"<[^>]+>", "", page)
 
 
-@pytest.mark.parametrize("page", ["/", "/runs", "/admin", "/admin/quotas", "/review", "/publish", "/account"])
 @pytest.mark.full(after=1)
-def test_each_page_counts_the_waiting_reviews(page: str, shop: Shop, new_name: str) -> None:
+def test_each_page_counts_the_waiting_reviews(shop: Shop, new_name: str) -> None:
     admin = shop.browser(token_of(shop.server, f"{new_name}-admin", "admin"))
-    waiting = re.search(r'class="count" title="(\d+)\+? waiting"', admin.get(page).text)
+    wrong = {}
+    for page in ("/", "/runs", "/admin", "/admin/quotas", "/review", "/publish", "/account"):
+        waiting = re.search(r'class="count" title="(\d+)\+? waiting"', admin.get(page).text)
+        if waiting is None or int(waiting[1]) < 1:
+            wrong[page] = waiting
 
-    assert waiting is not None
-    assert int(waiting[1]) >= 1
+    assert wrong == {}
 
 
 def test_each_new_permission_needs_its_tick(shop: Shop) -> None:
@@ -315,8 +317,7 @@ def test_changed_words_are_marked() -> None:
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int) -> None:
+async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     shop = Shop(tokens_sqlite, new_name)
     paths = [
         "/review",
@@ -326,13 +327,9 @@ async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPag
         f"/s/{shop.name}@1.1.0/diff/1.0.0",
         "/review?ns=none",
     ]
-    page = await open_page(tokens_sqlite, "/review", width=width, token=shop.bob)
+    page = await open_page(tokens_sqlite, "/review", token=shop.bob)
     for path in paths:
-        await page.goto(path)
-
-        assert await layout_shift(page) == 0, path
-        assert await overflow(page) == [], path
-        assert await check_axe(page) == [], path
+        assert await faults(page, path) == []
 
 
 @pytest.mark.full

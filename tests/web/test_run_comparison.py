@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+from tests.support.chromium import OpenPage, check_axe, faults, layout_shift, overflow, problems
 from tests.web.test_run_parts import HOSTILE, HTML, run_code, text_of
 
 CODE = r"""
@@ -170,19 +170,15 @@ async def test_two_ticked_runs_are_compared(
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_comparison_of_hostile_results_has_no_effect(
-    sqlite_server: Server, open_page: OpenPage, width: int
-) -> None:
+async def test_comparison_of_hostile_results_has_no_effect(sqlite_server: Server, open_page: OpenPage) -> None:
     def run_twice() -> list[str]:
         changed = HOSTILE.replace("<script>window", "<script>/**/window").replace("SUM(1)", "SUM(2)")
         return [run_code(sqlite_server, code)["run_id"] for code in (HOSTILE, changed)]
 
     runs = await asyncio.to_thread(run_twice)
-    page = await open_page(sqlite_server, f"/runs/{runs[1]}/compare/{runs[0]}", width=width)
+    page = await open_page(sqlite_server, f"/runs/{runs[1]}/compare/{runs[0]}")
 
     assert await page.evaluate("[window.__pwned, {}.polluted]") == [None, None]
-    assert await overflow(page) == []
-    assert await check_axe(page) == []
+    assert await faults(page) == []
     assert await page.locator("main script, main iframe").count() == 0
     assert await problems(page) == []

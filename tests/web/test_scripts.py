@@ -11,7 +11,7 @@ from playwright.async_api import expect
 
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, part_of, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+from tests.support.chromium import OpenPage, faults, problems
 from tests.web.test_runs import ended
 
 HTML = {"accept": "text/html"}
@@ -166,18 +166,11 @@ def test_a_module_has_no_form_to_run_it_again(sqlite_server: Server, new_name: s
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_pages_of_scripts_have_no_fault(
-    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int
-) -> None:
+async def test_pages_of_scripts_have_no_fault(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
     make(sqlite_server.rpc, new_name, SCRIPTS | {f"scripts/{'long_' * 20}.py": "print(1)\n"})
-    page = await open_page(sqlite_server, f"/s/{new_name}", width=width)
+    page = await open_page(sqlite_server, f"/s/{new_name}")
     for path in (f"/s/{new_name}", f"/s/{new_name}@1.0.0/scripts/scripts/count.py"):
-        await page.goto(path)
-
-        assert await layout_shift(page) == 0, path
-        assert await overflow(page) == [], path
-        assert await check_axe(page) == [], path
+        assert await faults(page, path) == []
         assert await problems(page) == [], path
     await page.get_by_label("Arguments").fill(json.dumps("x"))
     await page.get_by_role("button", name="Show its --help").click()

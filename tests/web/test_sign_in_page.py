@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_cli import skillery
 from tests.conftest import Server
-from tests.support.chromium import OpenPage, check_axe, layout_shift, long_tasks, overflow, problems
+from tests.support.browser import token_of
+from tests.support.chromium import OpenPage, check_axe, faults, layout_shift, long_tasks, overflow, problems
 from tests.support.processes import eventually_async
 
 if TYPE_CHECKING:
@@ -18,16 +18,13 @@ SIGN_IN = "/login?next=/login"  # the page of a login shows the user afterwards
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-both_widths = pytest.mark.parametrize("width", [1280, 390])
 with_and_without_javascript = pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 
 
 @pytest.fixture
 def token(tokens_sqlite: Server, new_name: str) -> str:
     """Return a new token of the identity `new_name`."""
-    create = ("token", "create", "--name", new_name, "--scope", "read", "--json", "--home", str(tokens_sqlite.home))
-    made: str = skillery(*create).json["token"]
-    return made
+    return token_of(tokens_sqlite, new_name, "read")
 
 
 async def expect_signed_in(page: Page, name: str) -> None:
@@ -36,25 +33,20 @@ async def expect_signed_in(page: Page, name: str) -> None:
 
 
 async def expect_no_fault(page: Page) -> None:
-    assert await overflow(page) == []
-    assert await check_axe(page) == []
+    assert await faults(page) == []
     assert await problems(page) == []
 
 
 @pytest.mark.full
-@both_widths
-async def test_the_page_has_no_fault(tokens_sqlite: Server, open_page: OpenPage, width: int) -> None:
-    page = await open_page(tokens_sqlite, "/login", width=width)
+async def test_the_page_has_no_fault(tokens_sqlite: Server, open_page: OpenPage) -> None:
+    page = await open_page(tokens_sqlite, "/login")
 
     await expect_no_fault(page)
 
 
 @pytest.mark.full
-@both_widths
-async def test_the_page_after_a_refused_token_has_no_fault(
-    tokens_sqlite: Server, open_page: OpenPage, width: int
-) -> None:
-    page = await open_page(tokens_sqlite, "/login", width=width)
+async def test_the_page_after_a_refused_token_has_no_fault(tokens_sqlite: Server, open_page: OpenPage) -> None:
+    page = await open_page(tokens_sqlite, "/login")
     await page.get_by_label("Token").fill("sky_wrong")
     await page.get_by_role("button", name="Sign in").click()
     await page.get_by_role("alert").wait_for()
