@@ -406,7 +406,7 @@ def test_skills_that_an_agent_calls_get_no_permissions(server: Server, new_name:
 @pytest.mark.full
 def test_tasks_of_a_hidden_suite_reach_only_its_readers(server: Server, new_name: str) -> None:
     name, required = f"held.{new_name}", f"free.{new_name}"
-    ann = Caller(server.url, Who("ann", "read run publish", "held.* free.*"))
+    hugo = Caller(server.url, Who("hugo", "read run publish", "held.* free.*"))
     rita = Caller(server.url, Who("rita", "read run publish review", "*"))
     graders = [{"type": "contains", "pattern": "no cases: True; Hortensia"}]
     tasks = {"evals": [{"id": "hortensia", "prompt": "Greet hortensia.", "graders": graders}]}
@@ -415,40 +415,44 @@ def test_tasks_of_a_hidden_suite_reach_only_its_readers(server: Server, new_name
     rita("set_visibility", name="quality.held", visibility="private")
     fails = "def main(args):\n    raise ValueError('not ready for hortensia')\n"
     made = manifest(required, permissions={"network": ["https://mail.example.com"]})
-    ann("create_skill", manifest=made, skill_md="# A\n", files=skill_files(fails))
+    hugo("create_skill", manifest=made, skill_md="# A\n", files=skill_files(fails))
     calls = f"from skills.{required} import main as look\n\ndef main(args):\n    look({{}})\n"
     made = manifest(name, requires={"skills": {required: "*"}})
-    assert ann("create_skill", manifest=made, skill_md="# A\n", files=skill_files(calls))["status"] == "in_review"
+    assert hugo("create_skill", manifest=made, skill_md="# A\n", files=skill_files(calls))["status"] == "in_review"
 
-    ended_for_ann = ended(ann, name, "1.0.0")
-    assert (ended_for_ann["state"], ended_for_ann["error"], ended_for_ann["cases"]) == ("done", "", [])
-    assert (ended_for_ann["suite"], ended_for_ann["shares"]) == ("quality.held@1.0.0", {"with": 0, "without": 0})
-    assert (ann.status(name), ann("list_runs")["runs"], ann("list_workspaces")["workspaces"]) == ("published", [], [])
-    assert ann("list_failures", skill=required)["failures"] == []
-    seen = rita("get_evaluation", id=ended_for_ann["id"])["cases"][0]
+    seen_by_hugo = ended(hugo, name, "1.0.0")
+    assert (seen_by_hugo["state"], seen_by_hugo["error"], seen_by_hugo["cases"]) == ("done", "", [])
+    assert (seen_by_hugo["suite"], seen_by_hugo["shares"]) == ("quality.held@1.0.0", {"with": 0, "without": 0})
+    assert (hugo.status(name), hugo("list_runs")["runs"], hugo("list_workspaces")["workspaces"]) == (
+        "published",
+        [],
+        [],
+    )
+    assert hugo("list_failures", skill=required)["failures"] == []
+    seen = rita("get_evaluation", id=seen_by_hugo["id"])["cases"][0]
     assert (seen["id"], "no cases: True; Hortensia" in seen["problems"][0]) == ("evals/evals.json#hortensia", True)
-    read = {"id": ended_for_ann["id"], "transcript": seen["transcripts"][0]["id"]}
+    read = {"id": seen_by_hugo["id"], "transcript": seen["transcripts"][0]["id"]}
     assert "hortensia" in rita("read_transcript", **read)["text"]
-    unknown = ann.error("read_transcript", **read | {"transcript": "blob_unknown"})
-    refused = ann.error("read_transcript", **read)
+    unknown = hugo.error("read_transcript", **read | {"transcript": "blob_unknown"})
+    refused = hugo.error("read_transcript", **read)
     assert refused["message"].replace(read["transcript"], "blob_unknown") == unknown["message"]
-    envelopes = ann.http.get(f"/skills/{name}/1.0.0.intoto.jsonl?predicate=evaluation").text
+    envelopes = hugo.http.get(f"/skills/{name}/1.0.0.intoto.jsonl?predicate=evaluation").text
     statement = base64.b64decode(json.loads(envelopes)["payload"]).decode()
     suite = json.loads(statement)["predicate"]["suite"]
     assert suite["bundle"] == rita("describe_skill", name="quality.held")["skill"]["digest"]
-    assert suite["digest"] == ended_for_ann["suite_digest"]
-    texts = [json.dumps(ended_for_ann), statement, ann.http.get(f"/s/{name}").text]
+    assert suite["digest"] == seen_by_hugo["suite_digest"]
+    texts = [json.dumps(seen_by_hugo), statement, hugo.http.get(f"/s/{name}").text]
     assert [text for text in texts if "hortensia" in text.lower()] == []
 
-    start = functools.partial(ann.error, "start_evaluation", name=name, version="1.0.0")
+    start = functools.partial(hugo.error, "start_evaluation", name=name, version="1.0.0")
     hidden, absent = (start(suite=f"quality.{suite}")["message"] for suite in ("held@1.0.0", "gone@1.0.0"))
     assert hidden.replace("held", "gone") == absent == "there is no skill 'quality.gone'"
     assert "has no cases of the kind run" in start(suite="quality.held@^1", kinds=["run"])["message"]
     assert rita("start_evaluation", name=name, version="1.0.0", suite="quality.held")["suite"] == "quality.held@1.0.0"
     assert ended(rita, name, "1.0.0")["state"] == "done"
     Caller(server.url, Who("ada", "admin", "*"))("purge_version", name="quality.held", version="1.0.0", reason="Old.")
-    assert ann("list_evaluations", name=name)["evaluations"] == []
-    assert ann("explain_policy", name=name)["passed"] is True
+    assert hugo("list_evaluations", name=name)["evaluations"] == []
+    assert hugo("explain_policy", name=name)["passed"] is True
     assert start(suite="quality.held@^1")["message"] == "there is no suite 'quality.held@^1', which the policy names"
 
 

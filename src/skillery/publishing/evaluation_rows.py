@@ -30,7 +30,7 @@ from skillery.registry.version_rows import VersionRow
 State = Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
 ACTIVE = ("queued", "running")
 MOST_SUBMITTED = 100
-_COLUMNS = ("name", "version", "state", "suite", "suite_digest", "before", "cost", "tokens", "done", "attestation")
+_COLUMNS = ("name", "version", "state", "suite", "suite_digest", "before", "cost", "done", "attestation")
 """The members of an Evaluation that are columns of `select_evaluations`."""
 _before = skill_versions.alias()
 _trials = select(func.count()).select_from(eval_trials).where(eval_trials.c.evaluation_id == evaluations.c.id)
@@ -151,6 +151,7 @@ def evaluation_fields(row: Row[Any], *, is_seen: bool) -> dict[str, Any]:
         "by": row.identity,
         "kind": row.identity_kind,
         "model": model_of(row),
+        "tokens": int(row.tokens),  # Postgres sums up integers to decimals
         "trials": row.all,
         "verdict": predicate and predicate["verdict"],
         "shares": predicate["shares"] if predicate else {},
