@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from tests.conftest import Server
+from tests.conftest import Server, StartShared
 from tests.support.browser import Browser
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.people import Caller, Who, headers_of
 from tests.support.shown_runs import ShownRuns
 
@@ -57,3 +58,43 @@ def test_life_has_the_twelve_highest_published_versions(org: Server, new_name: s
     page = Browser(org.url, **headers_of(owner), accept="text/html").get(f"/s/{new_name}.quiet@2.0.0").text
 
     assert list(bars_of(page)) == [f"1.{minor}.0" for minor in range(13, 1, -1)]
+
+
+def test_a_server_that_keeps_no_code_shows_none(configured_server: StartShared) -> None:
+    server = configured_server(SKILLERY_RUNS_KEEP_CODE="false")
+    run = server.rpc("run_code", language="python", code="def main(args):\n    return 'kept nowhere'\n")
+    page = Browser(server.url, accept="text/html").get(f"/runs/{run['run_id']}").text
+
+    assert "code" not in server.rpc("get_run", run_id=run["run_id"])
+    assert "kept nowhere" in page
+    assert 'id="code"' not in page
+    assert "def main" not in page
+
+
+MOST_NODES = 3000
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("database_kind", ["sqlite"], scope="session")
+@pytest.mark.parametrize(("width", "javascript"), [(1280, True), (390, True), (390, False)])
+async def test_pages_of_a_skill_with_a_past_have_no_fault(
+    shown_runs: ShownRuns, open_page: OpenPage, width: int, javascript: bool
+) -> None:
+    headers = headers_of(shown_runs.owner._replace(scopes="admin read run publish"))
+    runs = [f"/runs/{run_id}" for run_id in (shown_runs.run_id, shown_runs.hostile_id, shown_runs.failed_id)]
+    skill = f"/s/{shown_runs.name}"
+    page = await open_page(shown_runs.server, "/runs", width=width, javascript=javascript, extra_http_headers=headers)
+    for path in ["/runs", *runs, skill, f"{skill}/insight", f"{skill}/try", "/insight", "/insight/failures", "/admin"]:
+        await page.goto(path)
+
+        assert await overflow(page) == [], path
+        assert await page.locator("*").count() <= MOST_NODES, path
+        assert await page.evaluate("[window.__pwned, {}.polluted]") == [None, None], path
+        assert "stolen" not in await page.title(), path
+        if javascript:
+            assert await layout_shift(page) == 0, path
+            assert await check_axe(page) == [], path
+    # Of a page in a frame, the browser reports its script, its picture and its redirect.
+    expected = ("/frame/", "Refused to execute the redirect")
+    assert [text for text in await problems(page) if not any(words in text for words in expected)] == []
