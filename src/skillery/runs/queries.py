@@ -66,8 +66,6 @@ LISTED = select(
     runs.c.finished_at,
     *_SKILL,
 ).select_from(_WITH_SKILL)
-
-
 MOST_CALLS = 100
 _CALLED = select(runs.c.id).where(runs.c.parent_run_id == bindparam("run_id")).order_by(runs.c.started_at)
 _errors = msgspec.json.Decoder(RunError)
@@ -103,10 +101,7 @@ def find_run(connection: Connection, identity: Identity, run_id: str, *, needs: 
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
-    """Return the record of a run.
-
-    Raise RunNotFound if the identity may not see the run or the run does not exist.
-    """
+    """Return the record of a run. Raise RunNotFound if the identity may not see the run or it does not exist."""
     row = find_run(connection, identity, run_id)
     return msgspec.structs.replace(record_of(connection, row), same_failure=_same_failure(connection, identity, row))
 
