@@ -334,6 +334,8 @@ def test_a_look_alike_never_ranks_above_its_original(start_server: Callable[...,
     shown = entries()
     assert {name for name, entry in shown.items() if entry["looks_like"]} == copies
     assert {shown[name]["looks_like"] for name in copies} == {"tables.csv.profile"}
+    described = {name: owner("describe_skill", name=name)["skill"].get("looks_like") for name in shown}
+    assert described == {name: entry["looks_like"] for name, entry in shown.items()}
     names = list(shown)
     assert names.index("tables.csv.profile") < min(names.index(name) for name in copies)
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, select
 from skillery.backends import Identity, Provenance, Storage
 from skillery.context.budget import expect_result
 from skillery.database import Statement
-from skillery.database.tables import skill_files, skill_versions, version_usage
+from skillery.database.tables import catalogue, skill_files, skill_versions, version_usage
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.foreign_skill import Audience, title_of
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
@@ -34,7 +34,9 @@ from skillery.registry.usage import USAGE, Usage, usage_from
 from skillery.registry.uses import ContentParts
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
 from skillery.registry.visibility import Visibility
+from skillery.skills.catalogue_filters import is_listed
 from skillery.skills.catalogue_listings import TITLE, Deprecation
+from skillery.skills.catalogue_rows import LOOKS_LIKE
 from skillery.skills.files import file_size, files_in, read_file
 from skillery.skills.locked_packages import SkillLock, lock_json
 
@@ -45,7 +47,13 @@ _USAGE_OF_ROW = [
 _NPM_LOCK_OF_ROW = select(skill_files.c.sha256).where(
     skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == NPM_LOCK
 )
-_DETAILED = Lookup(*_USAGE_OF_ROW, HOLDER.label("holder"), _NPM_LOCK_OF_ROW.scalar_subquery().label("npm_lock"))
+_LOOKS_LIKE_OF_ROW = select(LOOKS_LIKE).where(catalogue.c.skill_id == skill_versions.c.skill_id, is_listed())
+_DETAILED = Lookup(
+    *_USAGE_OF_ROW,
+    HOLDER.label("holder"),
+    _NPM_LOCK_OF_ROW.scalar_subquery().label("npm_lock"),
+    _LOOKS_LIKE_OF_ROW.scalar_subquery().label("looks_like"),
+)
 # For development versions: their usage is empty, but another skill may hold their index name.
 _DETAILS = Statement(
     select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id"))
@@ -98,7 +106,7 @@ def _version_with_details(
     if details is None:
         [of_name] = _DETAILS.rows(connection, version_id=row.version_id, index_name=wanted)
         npm_lock = next((file.sha256 for file in files_in(connection, row) if file.path == NPM_LOCK), None)
-        details = (*of_name, npm_lock)
+        details = (*of_name, npm_lock, None)
     else:
         require_readable(identity, row)
     return row, tuple(details)
@@ -113,7 +121,7 @@ def _described(
     detail: Detail | Literal["full"],
 ) -> str:
     """Return the JSON fields of `skill` as text without the outer braces, without SKILL.md and the list of files."""
-    usage_cells, last_run_at, holder, npm_lock = details
+    usage_cells, last_run_at, holder, npm_lock, looks_like = details
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
     if row.standing_json is None and shared_name is None:
         fields = (
@@ -137,6 +145,8 @@ def _described(
         parts.append(_checks(connection, identity, row, required))
         if title := title_of(msgspec.json.decode(row.frontmatter_json), "", row.name):
             parts.append(f'"title":{_json(title)}')
+        if looks_like is not None:
+            parts.append(f'"looks_like":{_json(looks_like)}')
         if row.audience is not None:
             parts.append(f'"audience":"{row.audience}"')
         if row.provenance_json:
@@ -293,6 +303,9 @@ class Skill(Struct, frozen=True):
         Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
     ] = UNSET
     title: Annotated[str | UnsetType, TITLE] = UNSET
+    looks_like: Annotated[
+        str | UnsetType, Meta(description="From detail 'summary' on: an older public skill of another publisher")
+    ] = UNSET
     audience: Annotated[
         Audience | UnsetType, Meta(description="From detail 'summary' on, if the author made it for one audience")
     ] = UNSET
