@@ -68,7 +68,7 @@ def licence_of(frontmatter: Mapping[str, object]) -> str:
 MOST_BYTES = 64 * 1024
 """The size of the licence files that are read."""
 OTHER = "other"
-_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
+_LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
 _MOST_BEFORE = 40
 _MOST_BEHIND = 12
 _APPENDIX = "end of terms and conditions appendix how to apply"
@@ -99,7 +99,7 @@ _TEXTS = (
 
 def is_licence_file(path: str) -> bool:
     """Return whether the name of a file says that it has a licence."""
-    return _FILE.fullmatch(path.rpartition("/")[2]) is not None
+    return _LICENCE_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def licence_of_text(content: bytes) -> str:
