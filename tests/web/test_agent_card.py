@@ -19,7 +19,7 @@ from skillery.formats.agent_clients import Server as Connected
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, attributes, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow, problems
+from tests.support.chromium import OpenPage, faults, problems
 from tests.support.client_user import ClientUser
 
 OTHERS = ["shell", "python", "curl", "lock"]
@@ -245,15 +245,13 @@ def test_lines_of_a_skill_with_tools_offer_them(client: str, closed: Agents, mon
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_the_card_has_no_fault_in_a_browser(opened: Agents, open_page: OpenPage, width: int) -> None:
-    page = await open_page(opened.server, f"/s/{opened.name}", width=width)
+async def test_the_card_has_no_fault_in_a_browser(opened: Agents, open_page: OpenPage) -> None:
+    page = await open_page(opened.server, f"/s/{opened.name}")
     for client in CLIENTS:
         await page.get_by_label("Client").get_by_role("link", name=CLIENTS[client].title, exact=True).click()
         await page.wait_for_url(f"**?client={client}#agent")
 
-        assert await overflow(page) == [], client
-        assert await check_axe(page) == [], client
+        assert await faults(page) == [], client
         assert await problems(page) == [], client
         copied = page.locator(".agent [data-copy]")
         assert await copied.count() == await page.locator(".agent pre").count()

@@ -89,20 +89,23 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_charts_of_hostile_tables_have_no_effect(sqlite_server: Server, open_page: OpenPage, width: int) -> None:
+async def test_charts_of_hostile_tables_have_no_effect(sqlite_server: Server, open_page: OpenPage) -> None:
     run = await asyncio.to_thread(lambda: run_code(sqlite_server, WRITES, **HOSTILE))
     at = f"/runs/{run['run_id']}"
-    page = await open_page(sqlite_server, at, width=width, color_scheme="dark" if width == 390 else "light")
+    page = await open_page(sqlite_server, at)
     pages = [f"{at}/parts/{name}?chart={kind}" for name in HOSTILE for kind in ("", "line", "points", "histogram")]
     for path in [at, *pages]:
         await page.goto(path)
         assert "so this is its start as text" not in await page.locator("main").inner_text(), path
         assert await page.evaluate("window.__pwned") is None
         if "chart" not in path or path.endswith("="):
-            assert await layout_shift(page) == 0, path
-            assert await overflow(page) == [], path
-            assert await check_axe(page) == [], path
+            for width in (390, 1280):  # the narrow window has a chart of its own
+                await page.set_viewport_size({"width": width, "height": 800})
+                await page.emulate_media(color_scheme="dark" if width == 390 else "light")
+                await page.goto(path)
+                assert await layout_shift(page) == 0, path
+                assert await overflow(page) == [], path
+                assert await check_axe(page) == [], path
     assert await problems(page) == []
 
 
