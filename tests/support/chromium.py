@@ -73,7 +73,8 @@ _AXE = """
 async runOnly => {
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
   document.getAnimations().forEach(animation => animation.finish());  // a new colour scheme fades in
-  const found = await axe.run(document, {runOnly, resultTypes: ['violations']});
+  // No frame has axe, and a message to the frame of a foreign page would be an error on the console.
+  const found = await axe.run(document, {runOnly, iframes: false, resultTypes: ['violations']});
   return found.violations.flatMap(rule => rule.nodes.map(node =>
     `${rule.id} (${rule.impact}): ${node.target.join(' ')}: ` +
     `${(node.failureSummary || rule.help).replace(/\\s+/g, ' ')}`));
@@ -304,9 +305,9 @@ def _axe_source() -> str:
 async def faults(
     page: Page, path: str | None = None, *more: Callable[[Page], Awaitable[list[str]]], axe: bool = True
 ) -> list[str]:
-    """Return the faults of a page in windows of two widths: layout shifts, overflow, `more`, and what axe finds.
+    """Return the faults of a page in both WIDTHS: layout shifts, overflow, `more`, and what axe finds.
 
-    With a path, the page is loaded in each window. Without one, it stays as it is, and its shifts are not checked.
+    With a path, the page is loaded in each width. Without one, it stays as it is, and its shifts are not checked.
     """
     loads = (moves, overflow, *more) if path else ()
     stays = (*(() if path else (overflow, *more)), *((check_axe,) if axe else ()))
@@ -321,7 +322,6 @@ async def faults(
 
 
 async def moves(page: Page) -> list[str]:
-    """Return a line with the layout shift of the document, or nothing."""
     return [f"the content moves by {shift}"] if (shift := await layout_shift(page)) else []
 
 
