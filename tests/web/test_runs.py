@@ -595,6 +595,6 @@ async def test_a_file_is_dropped_on_its_field(sqlite_server: Server, open_page: 
 
     assert await chosen.evaluate("input => [...input.files].map(file => file.name)") == ["rows.csv"]
     assert not await chosen.evaluate("input => input.classList.contains('over')")
-    assert await check_axe(page) == []
+    assert await problems(page) == []
     await page.get_by_role("button", name=f"Run {new_name}").click()
     await page.wait_for_url("**/runs/run_*")

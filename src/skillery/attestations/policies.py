@@ -44,11 +44,8 @@ class Policy:
         """`sha256:` and the SHA-256 of the policy's JSON with sorted keys."""
         rules = msgspec.to_builtins(self.rules)
         # Settings of later releases leave the digests of other policies as they were.
-        values = {
-            key: value
-            for key, value in rules.items()
-            if key not in ("evaluation", "requires", "licences") or value not in (None, [], (), "own")
-        }
+        added = ("evaluation", "requires", "licences")
+        values = {key: value for key, value in rules.items() if key not in added or value not in (None, [], (), "own")}
         own = {"self_approval": self.approval.self_approval} if self.is_default else {}
         text = json.dumps({"policy": self.name, **values, **own}, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -125,9 +122,7 @@ def _policy(pattern: str, rules: PolicyRules) -> Policy:
         raise StartupError(f"{where} has 'evaluation' without the need: add \"evaluation\" to needs")
     evaluation = rules.evaluation or EvaluationRules()
     if not evaluation.outside and (problem := suite_problem(evaluation.suite)):
-        raise StartupError(
-            f"{where} has a suite that no server can try ({problem}): write NAME@RANGE, or outside = true"
-        )
+        raise StartupError(f"{where} has a suite that cannot be tried ({problem}): write NAME@RANGE or outside = true")
     if not rules.needs and not rules.licences:
         raise StartupError(f"{where} has no needs: write needs = [...] with some of {', '.join(NEEDS)}, or licences")
     for need in rules.needs:
@@ -157,8 +152,7 @@ class Situation(NamedTuple):
     """Whether the version waits for a review for another reason than its policy, such as more permissions."""
     former_signer: str = ""
     """The signer of the latest published version, or ""."""
-    lacking: tuple[str, ...] = ()
-    """For `requires = "same"`: what required versions still need, in words."""
+    lacking: tuple[str, ...] = ()  # with `requires = "same"`: what required versions still need, in words
 
 
 class Verdict(NamedTuple):

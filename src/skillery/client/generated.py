@@ -108,6 +108,7 @@ __all__ = [
     "NpmPart",
     "Objection",
     "OnServer",
+    "Origin",
     "OutputFile",
     "OutputFileChange",
     "PackageWait",
@@ -549,6 +550,21 @@ class Script(TypedDict):
     missing: NotRequired[list[str]]
 
 
+class Origin(TypedDict):
+    """The source of an imported version, as its importer has stated it."""
+
+    source: str
+    path: str
+    commit: NotRequired[str]
+    """Hash of the git commit whose files the version has."""
+    committed_at: NotRequired[str]
+    """Time of the last commit that changed the files."""
+    licence: NotRequired[str]
+    """Licence in a file of the skill or above it, if SKILL.md states none; or 'other'."""
+    licence_path: NotRequired[str]
+    """The path of this file in the source."""
+
+
 class Provenance(TypedDict):
     """The CI job that published a version, from signed claims. A field without a claim is ""."""
 
@@ -606,10 +622,14 @@ class Skill(TypedDict):
     permissions_diff: NotRequired[PermissionsDiff]
     scripts: NotRequired[list[Script]]
     """From detail 'summary' on."""
+    origin: NotRequired[Origin]
+    """From detail 'summary' on, if it was imported."""
     provenance: NotRequired[Provenance]
     """From detail 'summary' on, if a CI job published it."""
     title: NotRequired[str]
     """For people, if the author states one that says more than the name."""
+    looks_like: NotRequired[str]
+    """From detail 'summary' on: an older public skill of another publisher."""
     audience: NotRequired[Literal["people", "models", "internal"]]
     """From detail 'summary' on, if the author made it for one audience."""
     skill_md: NotRequired[str]
@@ -1246,6 +1266,7 @@ class Evaluation(TypedDict):
     kinds: list[str]
     """Kinds of its cases: run, task."""
     suite: str
+    """own, or the version of another skill that has the tasks."""
     suite_digest: str
     """Equal for equal cases."""
     before: str | None
@@ -1257,6 +1278,8 @@ class Evaluation(TypedDict):
     """Model of the tasks, null without tasks."""
     cost: float
     """What its models have cost, in the currency of evals.currency."""
+    tokens: int
+    """Tokens that its models have read and written."""
     trials: int
     """All trials."""
     done: int
@@ -1310,6 +1333,7 @@ class EvaluationCases(TypedDict):
     kinds: list[str]
     """Kinds of its cases: run, task."""
     suite: str
+    """own, or the version of another skill that has the tasks."""
     suite_digest: str
     """Equal for equal cases."""
     before: str | None
@@ -1321,6 +1345,8 @@ class EvaluationCases(TypedDict):
     """Model of the tasks, null without tasks."""
     cost: float
     """What its models have cost, in the currency of evals.currency."""
+    tokens: int
+    """Tokens that its models have read and written."""
     trials: int
     """All trials."""
     done: int
@@ -1503,7 +1529,11 @@ class RunRecord(TypedDict):
     """The tool, if the run was a call of one."""
     script: NotRequired[str]
     """The script that ran, or -m and the module."""
+    check_of: str | None
+    """NAME@VERSION, if the run was an example of a version that was being published."""
     identity: Who
+    client: str
+    """The program of the caller, such as claude-code; "" if unknown."""
     parent_run_id: str | None
     called_runs: NotRequired[list[str]]
     """Runs of skills that the code called."""
@@ -1554,6 +1584,8 @@ class RunRow(TypedDict):
     method: str
     tool: str | None
     skill: ExactSkill | None
+    check_of: str | None
+    """NAME@VERSION, if the run was an example of a version that was being published."""
     summary: str
     error_type: str | None
     identity: Who
@@ -2460,7 +2492,7 @@ def list_skills(
     secrets: Only skills without secrets (false), or only with secrets (true)
     reviewed: Only skills whose latest version a reviewer has approved (true), or only others (false)
     contains: Only skills with instructions alone, with instructions and scripts, or with an action
-    licence: Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'
+    licence: Only skills with this open licence, as its SPDX expression; or 'other', or 'none'
     include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill
@@ -2786,7 +2818,7 @@ def search_skills(
     secrets: Only skills without secrets (false), or only with secrets (true)
     reviewed: Only skills whose latest version a reviewer has approved (true), or only others (false)
     contains: Only skills with instructions alone, with instructions and scripts, or with an action
-    licence: Only skills with this open licence in SKILL.md, as its SPDX expression; or 'other', or 'none'
+    licence: Only skills with this open licence, as its SPDX expression; or 'other', or 'none'
     include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill
@@ -3092,6 +3124,7 @@ def start_evaluation(
     version: str,
     *,
     kinds: list[Literal["run", "task"]] | None = None,
+    suite: str | None = None,
     model: str | None = None,
     trials: int | None = None,
     budget: float | None = None,
@@ -3100,7 +3133,8 @@ def start_evaluation(
 
     name: Skill name
     version: Exact version
-    kinds: Kinds of cases (omit for those that need no model)
+    kinds: Kinds of cases (omit for those that need no model, or all of suite)
+    suite: Suite of another skill, NAME@RANGE (omit for the cases of the version)
     model: Name of a model of the settings, for tasks (omit for evals.model)
     trials: Trials of each task (omit for evals.trials)
     budget: Most that the model may cost (omit for evals.budget)

@@ -131,8 +131,9 @@ class SkillReader:
 
     def _licence(self, entry: Entry) -> str:
         if entry.path not in self._licences:  # many skills share the file
-            is_read = entry.size <= MOST_BYTES
-            self._licences[entry.path] = licence_of_text(self._archive.read(entry)) if is_read else OTHER
+            self._licences[entry.path] = (
+                OTHER if entry.size > MOST_BYTES else licence_of_text(self._archive.read(entry))
+            )
         return self._licences[entry.path]
 
     def _prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
@@ -300,7 +301,7 @@ def with_warnings(prepared: PreparedSkill) -> PreparedSkill:
 
 def _cut_off(committed_at: datetime | None) -> str:
     """Return the date DATED_DAYS after a commit, or "" without a commit and if that is not yet over."""
-    end = committed_at + timedelta(days=DATED_DAYS) if committed_at else None
+    end = committed_at and committed_at + timedelta(days=DATED_DAYS)
     return str(end.date()) if end and end <= datetime.now(UTC) else ""
 
 

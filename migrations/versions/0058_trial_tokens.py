@@ -1,6 +1,6 @@
 """the tokens that the trials of evaluations have used
 
-Revision: 0059, after 0056
+Revision: 0058, after 0057
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0059"
-down_revision = "0056"
+revision = "0058"
+down_revision = "0057"
 branch_labels = None
 depends_on = None
 
