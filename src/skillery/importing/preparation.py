@@ -16,7 +16,7 @@ from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
 from skillery.formats.foreign_requirements import NO_PACKAGES, Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
-from skillery.formats.licences import MOST_BYTES, OTHER, licence_of_text
+from skillery.formats.licences import MOST_BYTES, licence_of_text
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
 from skillery.formats.names import index_name, is_within
 from skillery.formats.repairs import Repair, Repairs
@@ -131,9 +131,7 @@ class SkillReader:
 
     def _licence(self, entry: Entry) -> str:
         if entry.path not in self._licences:  # many skills share the file
-            self._licences[entry.path] = (
-                OTHER if entry.size > MOST_BYTES else licence_of_text(self._archive.read(entry))
-            )
+            self._licences[entry.path] = licence_of_text(self._archive.read(entry) if entry.size <= MOST_BYTES else b"")
         return self._licences[entry.path]
 
     def _prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
