@@ -144,11 +144,20 @@ _ENDINGS = {
 
 def format_of(name: str, media_type: str) -> Format:
     """Return the format of a text, from its media type or from the ending of its name. "" is plain text."""
-    stated = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
-    return _FORMATS.get(stated) or _FORMATS.get(ending_of(name), "")
+    return _FORMATS.get(_stated_ending(media_type)) or _FORMATS.get(ending_of(name), "")
+
+
+def stated_words(media_type: str) -> str:
+    """Return what a file is whose content is not read: its usual ending, or else the media type."""
+    ending = _stated_ending(media_type)
+    return f"{ending.upper()} file" if ending else media_type[:60]
 
 
 def with_ending(name: str, media_type: str) -> str:
     """Return the name with the ending of the media type, unless the name has an ending already."""
-    ending = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
+    ending = _stated_ending(media_type)
     return f"{name}.{ending}" if ending and not name.lower().endswith(f".{ending}") else name
+
+
+def _stated_ending(media_type: str) -> str:
+    return _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")

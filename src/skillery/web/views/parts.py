@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from skillery.web.views.kinds import with_ending
+from skillery.web.views.kinds import stated_words, with_ending
 from skillery.web.views.tables import Table, table_of_json
 from skillery.web.views.trees import is_fact
 
@@ -31,6 +31,11 @@ class File(Struct, frozen=True):
     size_bytes: int
     content: bytes | None = None
     digest: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, if its content is not read."""
+        return stated_words(self.media_type)
 
 
 Role = Literal["", "values", "whole"]

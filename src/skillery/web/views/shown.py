@@ -326,7 +326,7 @@ def _unread(part: Part) -> View:
     """Return a part without its content: a link."""
     if part.file is None:
         return View(part.name, "other", "part of the output", 0)
-    return View(part.name, "other", part.file.media_type[:60], part.file.size_bytes, part.file.blob_id)
+    return View(part.name, "other", part.file.words, part.file.size_bytes, part.file.blob_id)
 
 
 def _plain(part: Part, to_show: ToShow, note: str) -> View:
