@@ -396,6 +396,21 @@ def main(args):
     assert browser.get(picture).headers["content-type"] == "image/svg+xml"
 
 
+def test_parts_after_the_eighth_say_their_usual_kind(sqlite_server: Server) -> None:
+    code = """
+import os
+def main(args):
+    os.makedirs("out")
+    for number in range(9):
+        with open(f"out/{number}.csv", "w") as file: file.write("a\\n1\\n")
+"""
+    run = run_code(sqlite_server, code)
+    page = text_of(Browser(sqlite_server.url, **HTML).get(f"/runs/{run['run_id']}").text)
+
+    assert page.count("Open it on a page of its own") == 1
+    assert page.count("CSV file") == 3  # in the list of parts, as the head of the part and in its place
+
+
 @pytest.mark.full
 def test_download_of_a_large_output_is_complete(sqlite_server: Server) -> None:
     run = run_code(sqlite_server, "def main(args):\n    return {'text': 'x' * 11_000_000}\n")
