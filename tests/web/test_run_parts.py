@@ -396,6 +396,7 @@ def main(args):
     assert browser.get(picture).headers["content-type"] == "image/svg+xml"
 
 
+@pytest.mark.full
 def test_parts_after_the_eighth_say_their_usual_kind(sqlite_server: Server) -> None:
     code = """
 import os
