@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Select, func, select
 
+from skillery import audit
 from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import blobs, skill_versions, skills, workspaces
@@ -162,6 +163,7 @@ def list_uses(connection: Connection, quotas: Quotas, most: int) -> list[Identit
     names = {name for name in quotas.identities if not name.endswith("*")}
     for name, size in ((blobs.c.owner, blobs.c.size_bytes), (workspaces.c.identity, workspaces.c.size_bytes)):
         names.update(connection.scalars(select(name).group_by(name).order_by(func.sum(size).desc()).limit(most)))
+    names.discard(audit.SERVER.name)  # its blobs are the results of examples, which no quota limits
     return [read_usage(connection, quotas, name, [], lambda _: True) for name in sorted(names)]
 
 
