@@ -290,6 +290,13 @@ def test_import_reads_the_required_skills_of_toolhive(sqlite_rpc: Rpc, new_name:
     assert f"'{new_name}.absent' is left out" in repair["message"]
 
 
+def test_an_imported_skill_that_requires_itself_does_not_block_the_import(sqlite_rpc: Rpc, new_name: str) -> None:
+    data = zipped({"a/SKILL.md": b"---\nname: a\ndescription: A.\ntoolhive.requires: ghcr.io/acme/a:v1\n---\n"})
+    [skill] = sent(sqlite_rpc, data, namespace=new_name)["skills"]
+    [repair] = [each for each in skill["repairs"] if each["code"] == "left_out_skill"]
+    assert (skill["outcome"], f"'{new_name}.a' is left out" in repair["message"]) == ("published", True)
+
+
 def test_required_skills_need_the_same_version_of_a_package(packages_sqlite: Server, new_name: str) -> None:
     rpc, base, top = packages_sqlite.rpc, f"{new_name}.base", f"{new_name}.top"
     create(rpc, needing(base, "frames==1.0"))

@@ -241,7 +241,8 @@ class ImportRun:
             # They have begun before: `required_first`.
             leaves = [name.rpartition(".")[2] for name in prepared.requires]
             names = [*_required_by(prepared.manifest), *leaves]
-            if tasks := [self._tasks[name] for name in names if name in self._tasks]:
+            # A skill that requires itself does not wait for itself.
+            if tasks := {self._tasks[name] for name in names if name in self._tasks} - {asyncio.current_task()}:
                 await asyncio.wait(tasks)
             return await self._publication.import_skill(prepared, named)
         except Exception as error:  # noqa: BLE001 - as above
