@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import html
 import re
+import sqlite3
+from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import Connection, insert
 
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.database.tables import skill_versions, skills, use_days
+from skillery.versions.version_life import read_life
 from tests.conftest import Server, StartShared
+from tests.publishing.test_requires import COLUMNS
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.people import Caller, Who, headers_of
@@ -58,6 +66,32 @@ def test_life_has_the_twelve_highest_published_versions(org: Server, new_name: s
     page = Browser(org.url, **headers_of(owner), accept="text/html").get(f"/s/{new_name}.quiet@2.0.0").text
 
     assert list(bars_of(page)) == [f"1.{minor}.0" for minor in range(13, 1, -1)]
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_life_of_a_skill_with_more_used_versions_than_parameters(database: Database) -> None:
+    now = datetime.now(UTC)
+    day = {"day": now.date().isoformat(), "caller": "", "client": "", "runs": 1, "completed": 1}
+    day |= dict.fromkeys(("failed", "busy_ms", "loads", "reads"), 0)
+
+    def work(connection: Connection) -> list[tuple[str, int]]:
+        named = insert(skills).values(name="w.a", created_at=now, visibility="public").returning(skills.c.id)
+        skill_id = connection.scalar(named)
+        version = {"skill_id": skill_id, "version": "1.0.0", "precedence": b"", "digest": "sha256:0"}
+        added = insert(skill_versions).values(version | COLUMNS).returning(skill_versions.c.id)
+        first = connection.execute(added).scalar_one()
+        connection.execute(
+            insert(use_days), [day | {"skill_id": skill_id, "version_id": first + number} for number in range(1200)]
+        )
+        limited = connection.connection.driver_connection
+        assert isinstance(limited, sqlite3.Connection)
+        most = limited.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        try:
+            return [(row.name, row.uses) for row in read_life(connection, Identity("bob"), skill_id or 0).versions]
+        finally:
+            limited.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+
+    assert database.write_now(work) == [("1.0.0", 1)]
 
 
 def test_a_server_that_keeps_no_code_shows_none(configured_server: StartShared) -> None:

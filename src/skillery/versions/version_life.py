@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -66,17 +66,18 @@ def read_life(connection: Connection, identity: Identity, skill_id: int) -> Life
     def place(instant: datetime | str) -> float:
         return (in_utc(instant) - beginning) / timedelta(days=1)
 
+    changed = connection.execute(_versions(view_of(identity), skill_id, first), parameters(identity)).all()
     days: dict[int, list[tuple[int, int, int, int]]] = {}
-    for version_id, day, uses, runs, failed in _USES.rows(connection, of_skill=skill_id, first=first.isoformat()):
+    used = _USES.where(use_days.c.version_id.in_({row.id for row in changed}))
+    for version_id, day, uses, runs, failed in connection.execute(used, {"of_skill": skill_id, "first": str(first)}):
         at = (date.fromisoformat(day) - first).days
         days.setdefault(version_id, []).append((at, int(uses), int(runs), int(failed)))
     versions = []
-    rows = connection.execute(_versions(view_of(identity), skill_id, beginning, days), parameters(identity))
-    for (version_id, version, created_at), steps in groupby(rows, lambda row: tuple(row[:3])):
+    for (version_id, version, created_at), steps in groupby(changed, lambda row: tuple(row[:3])):
         changes = [(place(at), step, status) for *_, at, step, status in steps if step]
-        used = days.get(version_id, [])
-        spans = [*_states(place(created_at), changes, place(now)), *_used(used)]
-        versions.append(LifeRow(version, spans, sum(uses for _, uses, *_ in used)))
+        of_days = days.get(version_id, [])
+        spans = [*_states(place(created_at), changes, place(now)), *_used(of_days)]
+        versions.append(LifeRow(version, spans, sum(uses for _, uses, *_ in of_days)))
     moves: dict[str, list[tuple[float, str]]] = {}
     for label, version, moved_at in reversed(_MOVES.rows(connection, of_skill=skill_id)):
         moves.setdefault(label, []).append((place(moved_at), version or ""))
@@ -120,9 +121,10 @@ def _label(label: str, moves: list[tuple[float, str]], now: float) -> LifeRow:
 
 _uses = use_days.c.runs + use_days.c.loads
 _sums = (func.sum(column) for column in (_uses, use_days.c.completed + use_days.c.failed, use_days.c.failed))
-_USES = Statement(
+_is_recent = use_days.c.skill_id == bindparam("of_skill"), use_days.c.day >= bindparam("first")
+_USES = (
     select(use_days.c.version_id, use_days.c.day, *_sums)
-    .where(use_days.c.skill_id == bindparam("of_skill"), use_days.c.day >= bindparam("first"))
+    .where(*_is_recent)
     .group_by(use_days.c.version_id, use_days.c.day)
 )
 _MOVES = Statement(
@@ -134,17 +136,19 @@ _MOVES = Statement(
 )
 
 
-def _versions(view: View | None, skill_id: int, first: datetime, used: Collection[int]) -> Select[Any]:
+def _versions(view: View | None, skill_id: int, first: date) -> Select[Any]:
     """Return the SELECT of the steps of the highest versions that were published, used or changed since `first`.
 
     The highest version is first, and the steps are in their order. A version without steps has one row.
     """
-    versions, steps = skill_versions.c, version_steps.c
-    has_changed = exists().where(steps.version_id == versions.id, steps.created_at >= first)
+    versions, steps, beginning = skill_versions.c, version_steps.c, datetime.combine(first, time(), UTC)
+    has_changed = exists().where(steps.version_id == versions.id, steps.created_at >= beginning)
+    # A subquery: a skill can have more used versions than a statement may have parameters.
+    used = select(use_days.c.version_id).where(use_days.c.skill_id == skill_id, use_days.c.day >= first.isoformat())
     highest = (
         select(versions.id, versions.version, versions.created_at, versions.precedence)
         .where(versions.skill_id == skill_id, versions.status.in_(WAS_PUBLISHED), *seen_through_skill(view))
-        .where(or_(versions.created_at >= first, versions.id.in_(used), has_changed))
+        .where(or_(versions.created_at >= beginning, versions.id.in_(used), has_changed))
         .order_by(versions.precedence.desc())
         .limit(MOST_VERSIONS)
     )
