@@ -1,4 +1,4 @@
-"""Evaluations with a scripted model: the time of their trials, and the runs of a caller meanwhile."""
+"""Evaluations with a scripted model: the time of their trials, and of the runs of a caller at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.fake_model import FakeModel, Heard, Wanted
 TASKS, TRIALS, ARMS = 10, 3, 2
 CALLS = 200
 """The number of runs of the caller before and after the evaluation."""
-ASKED_EACH = 10
+RUNS_PER_LOOK = 10
 """The number of runs between two looks at the evaluation."""
 EVALUATED, CALLED = "bench.evaluated", "bench.called"
 SETTINGS = """
@@ -55,8 +55,9 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     own = used - each * len(together)
     report.heading("Evaluations")
     report.text(
-        f"{trials} trials with a scripted model on SQLite, {len(together)} runs of a caller meanwhile, and {2 * CALLS} "
-        "without. The processor time is that of the server process, without the runs of the caller and the sandboxes."
+        f"{trials} trials with a scripted model on SQLite, {len(together)} runs of a caller at the same time, and "
+        f"{2 * CALLS} runs without an evaluation. The processor time is that of the server process, without the runs "
+        "of the caller and the sandboxes."
     )
     report.table(
         ["figure", "measured", "goal"],
@@ -102,7 +103,7 @@ def _runs_until_the_end(rpc: Rpc) -> Iterator[float]:
     """Start the evaluation, and yield the milliseconds of each run of the caller until it has ended."""
     started = rpc("start_evaluation", name=EVALUATED, version="1.0.0", kinds=["task"], trials=TRIALS)
     while (evaluation := rpc("get_evaluation", id=started["id"]))["ended_at"] is None:
-        for _ in range(ASKED_EACH):
+        for _ in range(RUNS_PER_LOOK):
             yield _run(rpc)
     assert evaluation["state"] == "done", evaluation["error"]
     assert evaluation["shares"] == {"with": 1, "without": 0}, evaluation

@@ -1,4 +1,4 @@
-"""the checked version of runs that were examples of a publication
+"""the checked version of runs that were examples
 
 Revision: 0057, after 0056
 """

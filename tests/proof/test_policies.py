@@ -115,15 +115,15 @@ def test_required_versions_meet_the_policy_of_the_version_that_requires_them(ser
     ann.create(reviewed)
     for reviewer in ("rita", "otto"):
         approve(person(server, reviewer), reviewed)
-    lacking = f"required versions that meet this policy: '{plain}' 1.0.0 (0 of 1 approval)"
+    unmet = f"required versions that meet this policy, unlike '{plain}' 1.0.0 (0 of 1 approval)"
 
     both = {"skills": {reviewed: "*", plain: "*"}}
-    assert ann.create(name, requires=both)["warnings"] == [f"needs {lacking}", "needs 0 of 1 approval"]
-    assert approve(rita, name)["missing"] == [lacking]
-    assert explained(ann, name)["needs"]["requires"]["missing"] == lacking
+    assert ann.create(name, requires=both)["warnings"] == [f"needs {unmet}", "needs 0 of 1 approval"]
+    assert approve(rita, name)["missing"] == [unmet]
+    assert explained(ann, name)["needs"]["requires"]["missing"] == unmet
     ann("set_visibility", name=plain, visibility="private")
     hidden = explained(Caller(server.url, Who("bob", "read publish review", "same.*")), name)["needs"]["requires"]
-    assert hidden["missing"].endswith(": a skill that you may not see")
+    assert hidden["missing"].endswith(", unlike a skill that you may not see")
 
     assert ann.create(name, "1.1.0", requires={"skills": {reviewed: "*"}})["warnings"] == ["needs 0 of 1 approval"]
     assert approve(rita, name, "1.1.0")["status"] == "published"

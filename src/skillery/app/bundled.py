@@ -1,8 +1,7 @@
 """The bundled skills.
 
 A starting server publishes the missing bundled skills, with those checks of create_skill that execute no code, and
-stores the results of their examples, which the package has. It also undoes changes of the guide that earlier releases
-permitted.
+stores the packaged results of their examples. It also undoes changes of the guide that earlier releases permitted.
 """
 
 from __future__ import annotations

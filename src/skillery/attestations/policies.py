@@ -152,7 +152,8 @@ class Situation(NamedTuple):
     """Whether the version waits for a review for another reason than its policy, such as more permissions."""
     former_signer: str = ""
     """The signer of the latest published version, or ""."""
-    lacking: tuple[str, ...] = ()  # with `requires = "same"`: what required versions still need, in words
+    unmet: tuple[str, ...] = ()
+    """With `requires = "same"`: the required versions that do not meet the policy, with their missing needs."""
 
 
 class Verdict(NamedTuple):
@@ -194,9 +195,9 @@ def judge(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     if policy.rules.licences:
         needs.append(_licences(policy, evidence))
     if policy.rules.requires == "same":
-        hint = "Require other versions. If these meet the policy later, approve this version again."
-        missing = f"required versions that meet this policy: {first_names(situation.lacking, 5)}"
-        needs.append(Need("requires", (), missing, hint) if situation.lacking else Need("requires"))
+        hint = "Require other versions. If the required versions meet the policy later, approve this version again."
+        missing = f"required versions that meet this policy, unlike {first_names(situation.unmet, 5)}"
+        needs.append(Need("requires", (), missing, hint) if situation.unmet else Need("requires"))
     if "review" in policy.rules.needs:
         needs.append(_review(policy, situation, evidence, policy.rules.reviews))
     elif is_new or (situation.asks_review and not policy.is_default):

@@ -43,8 +43,8 @@ RETRY_SECONDS = 1.0
 
 
 class _Kind(NamedTuple):
-    """The common fields of attempts that are counted together. `network` is "" for a known identity, and `token` unless
-    the caller had an ended token.
+    """The common fields of attempts that are counted together. `network` is "" for a known identity, and `token` is ""
+    without an ended token.
     """
 
     identity: str | None

@@ -229,7 +229,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 def junit_of(evaluations: Sequence[Evaluation]) -> bytes:
     """Return the results as JUnit XML, one test suite for each folder.
 
-    A prompt that led to another skill is `skipped`, with the reason: it does not fail the evaluation either.
+    A prompt that led to another skill is `skipped`, with the reason, because prompts do not fail an evaluation.
     """
     root = ElementTree.Element("testsuites")
     for evaluation in evaluations:

@@ -186,7 +186,8 @@ async def resolve_lock(client: AsyncClient, skills: Sequence[str], *, required: 
     options: Any = {} if required else {"required": False}
     answer = await client.resolve_skills(skills=list(skills), **options)
     if hidden := answer.get("requires_hidden"):
-        print_warning(f"{hidden} required {'skill is' if hidden == 1 else 'skills are'} left out: you may not see them")
+        skills_left_out = "1 required skill is" if hidden == 1 else f"{hidden} required skills are"
+        print_warning(f"{skills_left_out} not in the lock, because you may not see {'it' if hidden == 1 else 'them'}")
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 

@@ -1530,7 +1530,7 @@ class RunRecord(TypedDict):
     script: NotRequired[str]
     """The script that ran, or -m and the module."""
     check_of: str | None
-    """NAME@VERSION, if the run was an example of a version that was being published."""
+    """NAME@VERSION, if the run was an example in a check or an evaluation of a version."""
     identity: Who
     client: str
     """The program of the caller, such as claude-code; "" if unknown."""
@@ -1585,7 +1585,7 @@ class RunRow(TypedDict):
     tool: str | None
     skill: ExactSkill | None
     check_of: str | None
-    """NAME@VERSION, if the run was an example of a version that was being published."""
+    """NAME@VERSION, if the run was an example in a check or an evaluation of a version."""
     summary: str
     error_type: str | None
     identity: Who
@@ -3133,7 +3133,7 @@ def start_evaluation(
 
     name: Skill name
     version: Exact version
-    kinds: Kinds of cases (omit for those that need no model, or all of suite)
+    kinds: Kinds of cases (omit for run, or for task with suite)
     suite: Suite of another skill, NAME@RANGE (omit for the cases of the version)
     model: Name of a model of the settings, for tasks (omit for evals.model)
     trials: Trials of each task (omit for evals.trials)

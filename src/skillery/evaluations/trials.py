@@ -59,7 +59,7 @@ class Tokens(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """What models have cost and used."""
+    """The cost and the tokens of requests to models."""
 
     cost: float = 0.0
     tokens: int = 0

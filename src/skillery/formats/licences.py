@@ -1,4 +1,4 @@
-"""Licences and origins of skills: what a SKILL.md and a licence file state, and where an import comes from."""
+"""Licences that SKILL.md and licence files state, and the origins of imported skills."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def licence_of(frontmatter: Mapping[str, object]) -> str:
 
 
 MOST_BYTES = 64 * 1024
-"""The size of the licence files that are read."""
+"""The maximum size of a licence file that is read."""
 OTHER = "other"
 _LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
 _MOST_BEFORE = 40
@@ -98,7 +98,7 @@ _TEXTS = (
 
 
 def is_licence_file(path: str) -> bool:
-    """Return whether the name of a file says that it has a licence."""
+    """Return whether a file has the usual name of a licence file."""
     return _LICENCE_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 

@@ -48,7 +48,7 @@ class LocatedSkill(NamedTuple):
     listed: int = 0
     """The number of nested skills that are imported separately, because SKILL.md lists them."""
     licence: Entry | None = None
-    """The licence file in the nearest folder, beginning with the skill's own one."""
+    """The nearest licence file, in the folder of the skill or above it."""
 
     @property
     def folder(self) -> str:

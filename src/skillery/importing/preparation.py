@@ -298,7 +298,7 @@ def with_warnings(prepared: PreparedSkill) -> PreparedSkill:
 
 
 def _cut_off(committed_at: datetime | None) -> str:
-    """Return the date DATED_DAYS after a commit, or "" without a commit and if that is not yet over."""
+    """Return the date DATED_DAYS after a commit, or "" if there is no commit or the date is in the future."""
     end = committed_at and committed_at + timedelta(days=DATED_DAYS)
     return str(end.date()) if end and end <= datetime.now(UTC) else ""
 

@@ -243,7 +243,7 @@ class SkillPublication:
         )
 
     def _origin(self, prepared: PreparedSkill, alias: Alias) -> Origin | None:
-        """Return the origin of a skill. Files without a time differ from the commit, if files have times of commits."""
+        """Return the origin of a skill. With times of commits, files without a time are not those of the commit."""
         if not alias.source or self._options.is_upload:
             return None
         is_committed = prepared.committed_at is not None or not self._options.commit_dates

@@ -167,7 +167,7 @@ def find_suite(connection: Connection, identity: Identity, suite: str) -> Versio
 
 
 def sees_suite(connection: Connection, identity: Identity, suite: str) -> bool:
-    """Return whether an identity may read the cases of a suite. Those of the version itself are read by its readers."""
+    """Return whether an identity may read the cases of a suite. All readers of a version may read its own cases."""
     try:
         return suite == OWN or bool(find_suite(connection, identity, suite))
     except NotFound:
@@ -186,7 +186,7 @@ def choose_suite(connection: Connection, identity: Identity, suite: str, wanted:
     except NotFound:
         if suite != wanted:
             raise
-        # The error has names that are near, and only an admin may see them all.
+        # The error lists similar names, and only admins may see all names.
         raise InvalidParams(f"there is no suite '{suite}', which the policy names", param="suite",
                             hint="An admin corrects the policy, or publishes the suite.") from None  # fmt: skip
     if row.status not in RESOLVABLE:

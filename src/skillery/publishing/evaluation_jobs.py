@@ -210,7 +210,7 @@ class EvaluationJobs:
         try:
             return await self._tasks.run(owner_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
         finally:
-            if (amount := budget.whole).tokens:
+            if (amount := budget.total).tokens:
                 await self._database.write(partial(add_cost, trial_id=trial.id, amount=amount))
                 spending.own = spending.own.plus(amount)
 

@@ -276,7 +276,7 @@ def add_cost(connection: Connection, trial_id: int, amount: Amount) -> None:
 
 
 def read_costs(connection: Connection, evaluation_id: int) -> tuple[Amount, Amount]:
-    """Return what an evaluation has used, and all evaluations that have not ended before today (UTC)."""
+    """Return the costs and tokens of an evaluation, and of all evaluations that have not ended before today (UTC)."""
     sums = [func.coalesce(func.sum(eval_trials.c[name]), 0) for name in ("cost", "tokens")]
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     # Those that began yesterday count, too: otherwise, many that begin before midnight would have no limit after it.

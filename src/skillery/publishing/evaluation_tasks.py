@@ -82,7 +82,7 @@ class Models:
 
 
 class Spending(msgspec.Struct):
-    """What the trials of one evaluation have cost and used."""
+    """The costs and tokens of the trials of one evaluation."""
 
     reserved: Amount = Amount()
     """What this server has spent and reserved."""
@@ -117,8 +117,8 @@ class TrialBudget(NamedTuple):
         for amount, key in ((spent, "budget_tokens"), (of_day, "daily_tokens")):
             most = getattr(rules, key)
             if most and amount.tokens + tokens.total > most:
-                whole = " of this day" if amount is of_day else ""
-                raise BudgetUsed(f"{amount.tokens:,} of {most:,} tokens{whole} are used (evals.{key})")
+                period = " of this day" if amount is of_day else ""
+                raise BudgetUsed(f"{amount.tokens:,} of {most:,} tokens{period} are used (evals.{key})")
         spending.reserved = spending.reserved.plus(Amount(cost, tokens.total))
 
     async def settle(self, reserved: Tokens, reserved_cost: float, used: Tokens, cost: float) -> None:
@@ -127,8 +127,8 @@ class TrialBudget(NamedTuple):
         self.used.append(amount)
 
     @property
-    def whole(self) -> Amount:
-        """What the trial has used."""
+    def total(self) -> Amount:
+        """The sum of `used`."""
         return Amount(sum(amount.cost for amount in self.used), sum(amount.tokens for amount in self.used))
 
 
@@ -172,7 +172,7 @@ class TaskRuns:
             graded.passed,
             "; ".join(filter(None, [trial.error, *failed]))[:_PROBLEM],
             trial.tokens.plus(graded.tokens).total,
-            budget.whole.cost,
+            budget.total.cost,
             trial.used_skill,
             await asyncio.to_thread(keep, trial.transcript),
         )

@@ -59,7 +59,7 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
 
     name: SkillName
     version: ExactVersion
-    kinds: Annotated[list[Kind], about("Kinds of cases (omit for those that need no model, or all of suite)")] = []
+    kinds: Annotated[list[Kind], about("Kinds of cases (omit for run, or for task with suite)")] = []
     suite: Annotated[str, about("Suite of another skill, NAME@RANGE (omit for the cases of the version)")] = ""
     model: Annotated[str, about("Name of a model of the settings, for tasks (omit for evals.model)")] = ""
     trials: Annotated[Annotated[int, Meta(ge=0, le=20)], about("Trials of each task (omit for evals.trials)")] = 0

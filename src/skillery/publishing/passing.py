@@ -110,12 +110,12 @@ def read_situation(
     """
     policy, sees = policies.of(name), sees_skills(connection, identity)
     former = "" if policy.is_default else read_former_signer(connection, name, keyid, before)
-    lacking = list[str]()
+    unmet = list[str]()
     for _, row in closure if policy.rules.requires == "same" else ():
         verdict = judge(policy, Situation(row.publisher), read_evidence(connection, row.version_id, keyid))
         about = f"'{row.name}' {row.version} ({', '.join(verdict.missing)})"
-        lacking += [about if sees(row) else "a skill that you may not see"] if verdict.missing else []
-    return Situation(identity.name, asks_review, former, tuple(lacking))
+        unmet += [about if sees(row) else "a skill that you may not see"] if verdict.missing else []
+    return Situation(identity.name, asks_review, former, tuple(unmet))
 
 
 class Store(Protocol):

@@ -45,7 +45,7 @@ _PARAMS = {
     "review": "true: each new version waits for a review.",
     "packages": "infer: lock undeclared packages too. declared: only declared packages. newest: infer, without dates.",
     "commit_dates": "true: times in a tar are of commits. Packages are locked as of 90 days after them.",
-    "commit": "Hash of the git commit with the files. With commit_dates, files without a time differ from it.",
+    "commit": "Hash of the git commit with the files. With commit_dates, only skills whose files have a time get it.",
     "names": "Encoding of the names in a zip that are not UTF-8, e.g. gb18030.",
     "keep_bytes": "true: scripts keep CR LF at the ends of their lines.",
     "nested": "A SKILL.md inside of another skill: a skill (split), a file (keep), or a skill if listed (auto).",

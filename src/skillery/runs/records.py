@@ -255,7 +255,7 @@ class Recorder:
     def _shape_of(self, run: ActiveRun, answer: Run) -> Shape | None:
         """Return what the failure of a run of a skill is counted as, or None for other runs.
 
-        Failures with the tasks of another skill are not counted: publishers of the skill read what they have in common.
+        Failures with tasks of a held-out suite are not counted, because publishers of the skill read counted messages.
         """
         version, error = run.prepared.version, if_set(answer.error)
         if version is None or error is None or run.identity.name == SERVER.name:

@@ -105,7 +105,7 @@ class KeptCode(Struct, frozen=True):
 
 
 CheckOf = Annotated[
-    str | None, Meta(description="NAME@VERSION, if the run was an example of a version that was being published")
+    str | None, Meta(description="NAME@VERSION, if the run was an example in a check or an evaluation of a version")
 ]
 
 

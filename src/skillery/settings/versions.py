@@ -70,7 +70,7 @@ class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The licences that a version and its packages may have, as SPDX or as their own words. Empty: any licence."""
     evaluation: EvaluationRules | None = None
     requires: typing.Literal["own", "same"] = "own"
-    """Which policy the versions meet that a version requires: that of their own skill, or this one too."""
+    """The policy of required versions. `own`: that of their skill. `same`: this policy too."""
 
 
 Price = Annotated[float, msgspec.Meta(ge=0)]
@@ -94,7 +94,7 @@ class Evals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evaluations of versions. `runs` is the number of trials that a server process tries at the same time, while no
     caller waits. 0: none. `model` and `grader` name models of the settings; without `grader`, the model grades too.
     `budget` and `budget_tokens` are those of one evaluation, `daily_budget` and `daily_tokens` those of all evaluations
-    of a day. Tokens also bind models without prices; 0: they have no limit. Transcripts of agents are kept for
+    of a day. The budgets of tokens also limit models without prices; 0: no limit. Transcripts of agents are kept for
     `keep_transcripts_days`; 0: none is stored.
     """
 

@@ -38,7 +38,7 @@ class LifeRow(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The days of each kind, for people who do not see the spans."""
+        """The number of days of each kind, for users who do not see the spans."""
         kinds = dict.fromkeys(kind for kind, *_ in self.spans)
         days = {kind: round(sum(end - start for each, start, end in self.spans if each == kind)) for kind in kinds}
         return ", ".join(f"{kind} on {count} day{'' if count == 1 else 's'}" for kind, count in days.items())

@@ -234,7 +234,7 @@ eval_trials = Table(
     # The result of a trial that is done, or the problem of the last attempt.
     Column("result_json", Text, nullable=True),
     Column("cost", Float, nullable=False),
-    # What its models have read and written.
+    # Tokens that its models have read and written.
     Column("tokens", BigInteger, nullable=False, server_default="0"),
     # A claim of one server, as that on a webhook.
     Column("server", String(64), nullable=True),

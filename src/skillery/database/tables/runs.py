@@ -35,7 +35,7 @@ runs = Table(
     Column("tool", Name, nullable=True),
     # The script that `execute_skill` ran, or "-m" and the module.
     Column("script", Name, nullable=True),
-    # NAME@VERSION, if the run was an example of a version that was checked before it was published.
+    # NAME@VERSION, if the run was an example in a check or an evaluation of a version.
     Column("check_of", String(400), nullable=True),
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),

@@ -70,7 +70,7 @@
   const begin = () => { for (const place of document.querySelectorAll("[data-events]")) start(place); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin); else begin();
 })();
-// Files can be dropped on the whole field. Without this script, browsers accept them on its button.
+// Accept dropped files on the whole field. Without this script, only its button accepts them.
 (() => {
   "use strict";
   for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, (event) => {
