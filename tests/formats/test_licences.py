@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skillery.formats.licences import MOST_BYTES, licence_of_text
+from skillery.formats.licences import MOST_BYTES, is_licence_file, licence_of_text
 
 APACHE = (Path(__file__).parents[2] / "LICENSE").read_text()
 MIT = """MIT License
@@ -47,3 +47,9 @@ CONDITION = "The licence above does not grant the right to sell the software or 
 )
 def test_only_whole_known_texts_are_open_licences(text: str, licence: str) -> None:
     assert licence_of_text(text.encode()) == licence
+
+
+def test_keys_are_no_licence_files() -> None:
+    names = ["LICENSE", "LICENCE.md", "a/copying", "license.txt", "license.key", "license.pem", "LICENSE-MIT"]
+
+    assert [name for name in names if is_licence_file(name)] == names[:4]

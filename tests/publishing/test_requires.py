@@ -270,8 +270,11 @@ def test_tools_import_required_skills_and_scripts_find_their_files(sqlite_rpc: R
 def test_import_reads_the_required_skills_of_toolhive(sqlite_rpc: Rpc, new_name: str) -> None:
     """ToolHive names skills by their OCI reference. The import publishes them first, in its namespace."""
     rpc = sqlite_rpc
-    rpc("create_skill", **skill(f"{new_name}.stored"))
-    references = "\n  - ghcr.io/acme/base-skill:v1@sha256:aa\n  - git://git.example/r@main#skills/stored\n  - x/absent"
+    for name in ("stored", "closed"):
+        rpc("create_skill", **skill(f"{new_name}.{name}"))
+    rpc("set_visibility", name=f"{new_name}.closed", visibility="private")
+    named = ("ghcr.io/acme/base-skill:v1@sha256:aa", "git://git.example/r@main#skills/stored", "x/absent", "x/closed")
+    references = "".join(f"\n  - {reference}" for reference in named)
     texts = {
         "a/SKILL.md": f"---\nname: a\ndescription: A.\ntoolhive.requires:{references}\n---\n",
         "base-skill/SKILL.md": "---\nname: base-skill\ndescription: B.\nrequires: jq\n---\n",
@@ -286,8 +289,9 @@ def test_import_reads_the_required_skills_of_toolhive(sqlite_rpc: Rpc, new_name:
 
     assert (required("a"), required("c")) == ({"base-skill", "stored"}, {"a", "base-skill", "stored"})
     assert required("base-skill") == set()
-    [repair] = [each for each in skills[f"{new_name}.a"]["repairs"] if each["code"] == "left_out_skill"]
-    assert f"'{new_name}.absent' is left out" in repair["message"]
+    left_out = [each["message"] for each in skills[f"{new_name}.a"]["repairs"] if each["code"] == "left_out_skill"]
+    for message, name in zip(left_out, ("absent", "closed"), strict=True):
+        assert f"'{new_name}.{name}' is left out" in message
 
 
 def test_an_imported_skill_that_requires_itself_does_not_block_the_import(sqlite_rpc: Rpc, new_name: str) -> None:

@@ -68,7 +68,7 @@ def licence_of(frontmatter: Mapping[str, object]) -> str:
 MOST_BYTES = 64 * 1024
 """The maximum size of a licence file that is read."""
 OTHER = "other"
-_LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
+_LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.(?:md|txt|rst))?", re.IGNORECASE)
 _MOST_BEFORE = 40
 _MOST_BEHIND = 12
 _APPENDIX = "end of terms and conditions appendix how to apply"

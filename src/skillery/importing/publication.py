@@ -292,8 +292,8 @@ class SkillPublication:
         requires, left_out = dict[str, str](), list[Repair]()
         for required in names:
             try:
-                choice = partial(choose, identity=self._identity, name=name, requires=[(required, "*")])
-                await asyncio.to_thread(self._database.read_now, choice)
+                chosen = partial(choose, name=name, requires=[(required, "*")], visibility=self._publisher.visibility)
+                await asyncio.to_thread(self._database.read_now, partial(chosen, identity=self._identity))
             except SkilleryError as error:
                 message = f"the skill '{required}' is left out of the required skills: {error.message}"
                 left_out.append(Repair("left_out_skill", message, file=SKILL_MD))

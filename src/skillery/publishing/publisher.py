@@ -109,6 +109,8 @@ class Publisher:
         self._storage = storage
         self._events = events
         self._rules = rules
+        self.visibility = rules.visibility
+        """The visibility of new skills."""
         self._quotas = quotas
         self._environments = environments
         self._signing = passing.signing
