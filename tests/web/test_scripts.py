@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from playwright.async_api import expect
@@ -12,6 +15,7 @@ from playwright.async_api import expect
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, faults, problems
+from tests.support.processes import eventually
 from tests.web.test_runs import ended
 
 HTML = {"accept": "text/html"}
@@ -90,6 +94,29 @@ def test_skills_with_an_entrypoint_offer_no_scripts(sqlite_server: Server, new_n
     sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# Do\n", files=files)
 
     assert "scripts" not in sqlite_server.rpc("describe_skill", name=new_name)["skill"]
+
+
+@pytest.mark.full
+def test_scripts_of_an_earlier_release_are_described_after_a_start(
+    start_server: Callable[..., Server], new_name: str
+) -> None:
+    server = start_server(new_home=True)
+    make(server.rpc, new_name)
+    make(server.rpc, f"{new_name}-names", {"scripts/names.py": SCRIPTS["scripts/names.py"]})
+    names = new_name, f"{new_name}-names"
+    described = [server.rpc("describe_skill", name=name)["skill"]["scripts"] for name in names]
+    server.stop()
+    with closing(sqlite3.connect(server.home / "skillery.db")) as connection, connection:
+        of_name = "skill_id = (SELECT id FROM skills WHERE name = ?)"
+        for name in names:
+            connection.execute(f"UPDATE skill_versions SET checks_json = NULL WHERE {of_name}", (name,))
+    rpc = start_server().rpc
+
+    assert (len(described[0]), described[1]) == (5, [])
+    for name, scripts in zip(names, described, strict=True):
+        eventually(
+            lambda name=name, scripts=scripts: rpc("describe_skill", name=name)["skill"].get("scripts") == scripts
+        )
 
 
 def test_a_form_runs_a_script_with_files_and_input(server: Server, new_name: str) -> None:

@@ -1,7 +1,7 @@
 """Periodic jobs of a server.
 
 The jobs watch the free space, record a heartbeat, close runs that a dead server left open, delete old log pieces,
-idempotency keys and session tools, and write the uses of skills.
+idempotency keys and session tools, write the uses of skills, and describe the scripts of stored versions.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from skillery.maintenance.garbage_steps import (
     unused_contents,
     unused_environments,
 )
+from skillery.publishing.backfills import describe_stored
 from skillery.publishing.passing import Passing
 from skillery.publishing.reviews import end_old_passed
 from skillery.registry.searches import Counts as SearchCounts
@@ -95,7 +96,8 @@ class BackgroundJobs:
         """
 
     def start(self) -> None:
-        self._tasks = {asyncio.create_task(self._run()), asyncio.create_task(self._write_periodically())}
+        jobs = self._run(), self._write_periodically(), describe_stored(self._passing)
+        self._tasks = {asyncio.create_task(job) for job in jobs}
 
     async def close(self) -> None:
         for task in self._tasks:

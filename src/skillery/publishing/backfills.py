@@ -1,17 +1,20 @@
-"""Statements about versions that no valid statement of the registry proves, and their `passed`.
+"""What stored versions of earlier releases lack: statements of the registry, their `passed`, descriptions of scripts.
 
-The versions were stored before the registry signed statements: then each statement says `backfilled`. Or the key that
-has signed their statements was revoked: then each statement says which one it `replaces`.
+Statements are missing if the registry signed none when it stored the version: then each statement says `backfilled`.
+Or the key that has signed them was revoked: then each statement says which one it `replaces`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from skillery import audit
 from skillery.attestations.evidence import read_revoked
@@ -21,20 +24,27 @@ from skillery.attestations.signing import SignedStatement, Signing, insert_attes
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
 from skillery.database import Database
-from skillery.database.registry import locking_skills
+from skillery.database.registry import lock_skill_row, locking_skills
 from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
-from skillery.errors import StartupError
-from skillery.formats.bundle import files_text
+from skillery.errors import SkilleryError, StartupError
+from skillery.formats.bundle import BundleFile, files_text
+from skillery.formats.scripts import Script, language_of
 from skillery.formats.semver import Version
 from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import Exact
+from skillery.identity.access import BUNDLER
 from skillery.proof.dsse import ProofError
 from skillery.proof.statements import check_files
-from skillery.publishing.passing import REGISTRY, Judged, read_judged
+from skillery.publishing.example_runs import stored_examples
+from skillery.publishing.passing import REGISTRY, Judged, Passing, read_judged
 from skillery.skills.files import files_of
+from skillery.versions.checks import checks_json, checks_of
 
+log = logging.getLogger(__name__)
 AT_ONCE = 100
 """The number of versions in one transaction."""
+PAUSE = 4
+"""The descriptions of scripts pause this many times as long as they take."""
 
 
 class Backfill(NamedTuple):
@@ -264,3 +274,75 @@ def _predicates(row: Any, files: Mapping[str, str], builder: str) -> Iterator[tu
         reviewer = Identity(approval["by"], approval["kind"], frozenset(), ())
         review = review_predicate(reviewer, "approved", approval["note"], None)
         yield "review", reviewer, {**review, "at": approval["at"]}
+
+
+# -- Descriptions of scripts -------------------------------------------------------------------------------------------
+
+
+class _Undescribed(NamedTuple):
+    """A version with scripts that no release has described."""
+
+    version_id: int
+    name: str
+    version: str
+    kind: str
+
+
+async def describe_stored(passing: Passing) -> None:
+    """Describe the scripts of versions that an earlier release stored. Several servers may describe the same version:
+    the first description stays.
+    """
+    last: int | None = 0
+    try:
+        while last is not None:
+            began_at = time.monotonic()
+            read = partial(_read_undescribed, after=last)
+            last, undescribed = await asyncio.to_thread(passing.database.read_now, read)
+            for each in undescribed:
+                await _describe(passing, each)
+            await asyncio.sleep(PAUSE * (time.monotonic() - began_at))
+    except Exception:
+        log.exception("the scripts of stored versions are described after the next start of this server")
+
+
+async def _describe(passing: Passing, of: _Undescribed) -> None:
+    checks, version = passing.checks, Version.parse(of.version)
+    read = partial(checks.stored_publication, identity=BUNDLER, name=of.name, version=version)
+    try:
+        publication = await asyncio.to_thread(passing.database.read_now, read)
+        skill, _, tools = stored_examples(publication, of.kind)
+        files = [BundleFile(file.path, file.content, file.executable) for file in publication.files]
+        scripts = await checks.undeclared.scripts(BUNDLER.name, skill.manifest, files, tools.values(), None)
+        await passing.database.write(partial(_store_scripts, of=of, scripts=scripts))
+    except SkilleryError as error:
+        log.warning("the scripts of %s@%s cannot be described: %s", of.name, of.version, error.message)
+
+
+def _read_undescribed(connection: Connection, after: int) -> tuple[int | None, list[_Undescribed]]:
+    """Return the id of the last version that was read, or None after the last one, and those without descriptions."""
+    columns = skill_versions.c
+    rows = connection.execute(
+        select(columns.id, skills.c.name, columns.version, columns.kind, columns.checks_json, columns.manifest_json)
+        .join(skills, skills.c.id == columns.skill_id)
+        .where(columns.id > after, columns.status != "purged")
+        .order_by(columns.id)
+        .limit(AT_ONCE)
+    ).all()
+    undescribed = [
+        _Undescribed(row.id, row.name, row.version, row.kind)
+        for row in rows
+        if checks_of(row.checks_json).scripts is None
+        and not (msgspec.json.decode(row.manifest_json).get("runtime") or {}).get("entrypoint")
+        and any(language_of(file.path) for file in files_of(connection, row.id))
+    ]
+    return rows[-1].id if rows else None, undescribed
+
+
+def _store_scripts(connection: Connection, of: _Undescribed, scripts: Sequence[Script] | None) -> None:
+    """Store descriptions of scripts, unless they were stored since, or the version was purged."""
+    lock_skill_row(connection, of.name)
+    is_stored = skill_versions.c.id == of.version_id, skill_versions.c.status != "purged"
+    row = connection.execute(select(skill_versions.c.checks_json).where(*is_stored)).one_or_none()
+    if row is not None and (checks := checks_of(row.checks_json)).scripts is None:
+        described = msgspec.structs.replace(checks, scripts=scripts)
+        connection.execute(update(skill_versions).where(*is_stored).values(checks_json=checks_json(described)))

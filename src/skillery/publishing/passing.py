@@ -143,7 +143,7 @@ class Passing:
         self.database = database
         self.sigstore = sigstore
         self._events = events
-        self._checks = checks
+        self.checks = checks
 
     async def passed(self, by: Actor, name: str, version: str, digest: str, verdict: Verdict) -> list[SignedStatement]:
         """Return the signed `passed` of a version that meets its policy, else []. Raise Busy if the signer cannot be
@@ -202,7 +202,7 @@ class Passing:
         return judged if is_in_review or is_reviewed_again(connection, judged.row) else None
 
     async def _published(self, identity: Identity, name: str, version: Version) -> None:
-        stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
+        stored = partial(self.checks.stored_publication, identity=identity, name=name, version=version)
         try:
             publication = await asyncio.to_thread(self.database.read_now, stored)
         except SkilleryError:

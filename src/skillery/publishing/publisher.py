@@ -184,7 +184,8 @@ class Publisher:
         trials = rules.trials and not isinstance(skill_md, SkillMd)
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         refuse(publication.name, publication.version, findings, ())
-        scripts = await self.checks.undeclared.scripts(identity.name, bundle, state.scan)
+        described = bundle.manifest, bundle.files, bundle.tools, state.scan
+        scripts = await self.checks.undeclared.scripts(identity.name, *described)
         checks = Checks(False, findings=findings[:MOST_FINDINGS], scripts=scripts, origin=origin)
         if rules.trials:
             # If the policy needs reviews, the examples run with permissions when the last reviewer approves.

@@ -12,11 +12,13 @@ import msgspec
 from skillery.backends import Finding
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
-from skillery.formats.bundle import SKILL_MD, Bundle, BundleFile
+from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.foreign_requirements import inferred_requirement, installed_packages, stated_requirements
 from skillery.formats.import_names import Providers, providers_of
 from skillery.formats.imports import Import, OwnModules
+from skillery.formats.manifest import Manifest
 from skillery.formats.requirements import (
+    LOCK,
     LONGEST,
     LeftOut,
     LeftOutReason,
@@ -27,7 +29,8 @@ from skillery.formats.requirements import (
     sizes_in,
 )
 from skillery.formats.script_blocks import lock_path
-from skillery.formats.scripts import Script, script_files
+from skillery.formats.scripts import Script, language_of, script_files
+from skillery.formats.tools import Tool
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable
 from skillery.publishing.compile_pool import Compilers
@@ -38,7 +41,6 @@ from skillery.publishing.package_locks import (
     PackageLocks,
     findings_of,
     is_provided,
-    lock_of,
     reason_of,
 )
 from skillery.settings.groups import Packages
@@ -52,7 +54,6 @@ attempt fail.
 MOST_FILES = 1_000
 MIB = 1024 * 1024
 UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
-_ENDING = ".py"
 
 
 class SharedSize(NamedTuple):
@@ -159,22 +160,22 @@ class Undeclared:
         packages, is_sure = await self._of_default()
         return findings_of(scan, entrypoint, packages, is_sure=is_sure)
 
-    async def scripts(self, caller: str, bundle: Bundle, scan: ImportScan | None) -> tuple[Script, ...]:
+    async def scripts(
+        self, caller: str, skill: Manifest, files: Sequence[BundleFile], tools: Iterable[Tool], scan: ImportScan | None
+    ) -> tuple[Script, ...] | None:
         """Return the scripts of a skill without an entrypoint, each with the modules that its packages do not provide.
-        `scan` is an earlier result of `scan`, or None. Raise the errors of `scan`.
+        Return None if no file may be a script. `scan` is an earlier result, or None. Raise the errors of `scan`.
         """
-        files = (
-            () if bundle.manifest.called else script_files(bundle.files, {tool.script or "" for tool in bundle.tools})
-        )
-        if not files:
-            return ()
-        scripts = await self._compilers.scripts(caller, files)
-        missing = (scan or await self.scan(caller, bundle.files)).missing
-        locks = {file.path: file.content for file in bundle.files}
-        default = frozenset[str]() if lock_of(bundle) else (await self._of_default())[0]
+        if skill.called or not any(language_of(file.path) for file in files):
+            return None
+        scripts = await self._compilers.scripts(caller, script_files(files, {tool.script or "" for tool in tools}))
+        missing = (scan or await self.scan(caller, files)).missing if scripts else ()
+        locks = {file.path: file.content for file in files}
+        of_skill = locks.get(LOCK) if skill.runtime and skill.runtime.dependencies else None
+        default = frozenset[str]() if of_skill else (await self._of_default())[0]
 
         def lacks(script: Script) -> tuple[str, ...]:
-            lock = locks.get(lock_path(script.path)) or lock_of(bundle)
+            lock = locks.get(lock_path(script.path)) or of_skill
             packages = frozenset(pin.name for pin in read_lock(lock)) if lock else default
             of_script = (entry for entry in missing if script.path in entry.required_by)
             return tuple(entry.module for entry in of_script if not is_provided(entry, packages))
@@ -313,7 +314,7 @@ def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
     """Return the Python files to check, in the order of their paths: at most MOST_FILES, and MAX_CHECKED_BYTES
     together.
     """
-    scripts = sorted((file for file in files if file.path.endswith(_ENDING)), key=lambda file: file.path)[:MOST_FILES]
+    scripts = sorted((file for file in files if file.path.endswith(".py")), key=lambda file: file.path)[:MOST_FILES]
     sized = zip(scripts, accumulate(file.size for file in scripts), strict=True)
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 

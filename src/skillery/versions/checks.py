@@ -44,7 +44,9 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
-    scripts: tuple[Script, ...] = ()
+    scripts: tuple[Script, ...] | None = None
+    """None: no file may be a script, or an earlier release has stored the version, and `describe_stored` will look.
+    """
     origin: Origin | None = None
 
     @property
