@@ -26,7 +26,7 @@ from joserfc.jwk import OctKey
 from oidc_here import OidcProvider, new_key, shared_provider
 from tests import conftest
 from tests.cli.test_cli import skillery
-from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, ON_SQLITE, Rpc, Server, StartShared, manifest, skill_files
+from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Rpc, Server, StartShared, manifest, skill_files
 from tests.docs.test_shell_blocks import blocks_of, run_as_user
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, overflow
@@ -213,19 +213,17 @@ def test_the_page_names_the_subject_of_a_job_without_a_repository(provider: Oidc
     assert re.sub("<[^>]*>", "", row[1].replace("<br>", "\n")) == f"subject robot\nissuer {provider.issuer}\n"
 
 
-@ON_SQLITE
-def test_a_rule_for_people_publishes_at_once(provider: OidcProvider, server: Server) -> None:
-    forge = Forge(server, provider, kind="person")
+def test_a_rule_for_people_publishes_at_once(provider: OidcProvider, sqlite: Server) -> None:
+    forge = Forge(sqlite, provider, kind="person")
 
-    created = Rpc(server.url, forge.granted()["token"])("create_skill", **skill(f"{forge.space}.greet"))
+    created = Rpc(sqlite.url, forge.granted()["token"])("create_skill", **skill(f"{forge.space}.greet"))
 
     assert created["status"] == "published"
 
 
-@ON_SQLITE
-def test_the_token_publishes_its_target_and_does_nothing_else(provider: OidcProvider, server: Server) -> None:
-    forge = Forge(server, provider)
-    rpc = Rpc(server.url, forge.granted(target=f"{forge.space}.greet")["token"])
+def test_the_token_publishes_its_target_and_does_nothing_else(provider: OidcProvider, sqlite: Server) -> None:
+    forge = Forge(sqlite, provider)
+    rpc = Rpc(sqlite.url, forge.granted(target=f"{forge.space}.greet")["token"])
 
     rpc("create_skill", **skill(f"{forge.space}.greet"))
     for other in (f"{forge.space}.other", f"{forge.space}.greet.more", "elsewhere.greet"):
