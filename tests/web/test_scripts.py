@@ -113,10 +113,7 @@ def test_scripts_of_an_earlier_release_are_described_after_a_start(
     rpc = start_server().rpc
 
     assert (len(described[0]), described[1]) == (5, [])
-    for name, scripts in zip(names, described, strict=True):
-        eventually(
-            lambda name=name, scripts=scripts: rpc("describe_skill", name=name)["skill"].get("scripts") == scripts
-        )
+    eventually(lambda: [rpc("describe_skill", name=name)["skill"].get("scripts") for name in names] == described)
 
 
 def test_a_form_runs_a_script_with_files_and_input(server: Server, new_name: str) -> None:
