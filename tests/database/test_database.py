@@ -21,9 +21,14 @@ from skillery.database import Database, migrate, migration_plan, parse_database_
 from skillery.database.tables import index_names, metadata, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.identity.quotas import Quotas
+from skillery.skills.insight import GetActivity, read_activity
+from skillery.skills.reach import ListReach, read_reach
 from skillery.versions.new_versions import insert_version
+from skillery.versions.versions import count_waiting_reviews
 from tests.support.bundles import make_bundle
 from tests.support.processes import eventually
+
+READER = Identity("ann", "person", frozenset({"read", "review", "publish"}), ("team.*", "other.one"))
 
 
 @pytest.fixture
@@ -237,6 +242,61 @@ def test_a_password_is_never_shown() -> None:
         parse_database_url("mysql://me:geheim@host/y")
 
     assert "geheim" not in str(caught.value)
+
+
+def count_for_plans(connection: Connection) -> None:
+    """Let SQLite plan its statements for 100,000 skills."""
+    connection.exec_driver_sql("ANALYZE")
+    for index, count in (
+        ("skills.sqlite_autoindex_skills_1", "100000 1"),
+        ("skill_versions.ix_skill_versions_size", "100000 1 1"),
+        ("catalogue.ix_catalogue_facets", "100000 50000 25000 16667 11112 5556 2778 2778 2778 2778 1250 50 1 1 1"),
+        ("catalogue.ix_catalogue_names", "100000 334 1 1 1 1 1 1 1 1 1 1 1 1 1"),
+    ):
+        connection.exec_driver_sql("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", (*index.split("."), count))
+    connection.exec_driver_sql("ANALYZE sqlite_schema")
+    connection.commit()
+
+
+@pytest.mark.parametrize("identity", [Identity("ada", "person", frozenset({"admin"})), READER], ids=["admin", "reader"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda connection, identity: count_waiting_reviews(connection, identity, 100),
+        lambda connection, identity: read_activity(connection, identity, GetActivity(), True),
+        lambda connection, identity: read_reach(connection, identity, b"key", ListReach()),
+    ],
+    ids=["waiting reviews", "activity", "reach"],
+)
+def test_no_page_reads_all_skills_or_versions(
+    tmp_path: Path, read: Callable[[Connection, Identity], object], identity: Identity
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    migrate.upgrade(database)
+    database.read_now(count_for_plans)
+    plans: list[str] = []
+
+    def read_and_explain(connection: Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        statements: list[str] = []
+        driver.set_trace_callback(statements.append)
+        read(connection, identity)
+        driver.set_trace_callback(None)
+        plans.extend(
+            " ".join(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {statement}"))
+            for statement in statements
+            if statement.startswith("SELECT")
+        )
+
+    database.read_now(read_and_explain)
+    database.close()
+
+    assert plans
+    assert [
+        plan for plan in plans if re.search(r"SCAN (skills|skill_versions|catalogue)\b|FILTER ON skill_v", plan)
+    ] == []
+    assert [plan for plan in plans if plan.startswith("SEARCH catalogue") and "FOR ORDER BY" in plan] == []
 
 
 def test_the_listing_and_resolving_use_their_indexes(tmp_path: Path) -> None:

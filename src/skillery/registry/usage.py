@@ -189,12 +189,15 @@ def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> flo
 _completed = version_usage.c.outcome == "completed"
 _DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
 _DURATION_KEY = (version_usage.c.day, version_usage.c.bucket)
-_BY_VERSION = version_usage.join(skill_versions, skill_versions.c.id == version_usage.c.version_id)
+_of_version = skill_versions.c.id == version_usage.c.version_id
+# An outer join begins with the usage: SQLite would else read all skills and versions first.
+_OF_ALL = version_usage.outerjoin(skill_versions, _of_version)
 
 
 def p95_buckets(first: date, *where: ColumnElement[bool]) -> Subquery:
     """Return the bucket of the 95th percentile of each skill with completed runs."""
-    counted = select(skill_versions.c.skill_id, *_DURATIONS).select_from(_BY_VERSION).where(_completed, *where)
+    rows = version_usage.join(skill_versions, _of_version) if where else _OF_ALL
+    counted = select(skill_versions.c.skill_id, *_DURATIONS).select_from(rows).where(_completed, *where)
     counted = counted.where(version_usage.c.day >= first.isoformat())
     each = counted.group_by(skill_versions.c.skill_id, version_usage.c.bucket).subquery()
     total = func.sum(each.c.runs).over(partition_by=each.c.skill_id).label("total")
@@ -219,7 +222,7 @@ def durations_by_day(
     true.
     """
     statement = select(version_usage.c.day, *_DURATIONS)
-    statement = statement.select_from(_BY_VERSION.join(skills, skills.c.id == skill_versions.c.skill_id))
+    statement = statement.select_from(_OF_ALL.outerjoin(skills, skills.c.id == skill_versions.c.skill_id))
     statement = statement.where(scope, _completed, version_usage.c.day >= first.isoformat())
     by_day = defaultdict[str, Counter[int]](Counter)
     for day, bucket, runs in connection.execute(statement.group_by(*_DURATION_KEY), values):

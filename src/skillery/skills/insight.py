@@ -183,7 +183,8 @@ def read_activity(
         scope = and_(scope, skills.c.name == params.skill)
 
     def rows(*columns: Any, since: date = first) -> Any:
-        statement = select(*columns).join_from(use_days, skills, skills.c.id == use_days.c.skill_id)
+        # An outer join begins with the uses: SQLite would else read all skills first.
+        statement = select(*columns).outerjoin_from(use_days, skills, skills.c.id == use_days.c.skill_id)
         return statement.where(use_days.c.day >= since.isoformat(), scope)
 
     def read(statement: Any) -> Sequence[Any]:

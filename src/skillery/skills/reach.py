@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, FromClause, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, exists, func, or_, select, tuple_
 
 from skillery.backends import Identity, NetworkUse
 from skillery.database import Change
@@ -132,7 +132,7 @@ class SkillReach(msgspec.Struct, frozen=True):
 
 
 class ReachPage(msgspec.Struct, frozen=True):
-    """A page of skills with network access, secrets or required skills, by name."""
+    """A page of skills with network access, secrets or required skills, by namespace and name."""
 
     skills: list[SkillReach]
     next_cursor: NextCursor
@@ -156,7 +156,7 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
     another listing.
     """
     bound_to = ("list_reach", params.namespace, params.skill, params.target, str(params.days))
-    [after] = read_cursor(key, bound_to, params.cursor, 1) if params.cursor else ("",)
+    after = read_cursor(key, bound_to, params.cursor, 2) if params.cursor else ("", "")
     first = first_day(params.days).isoformat()
     uses = reach_days.c.skill_id == catalogue.c.skill_id, reach_days.c.day >= first
     requires = exists().where(version_closure.c.version_id == catalogue.c.version_id)
@@ -165,13 +165,14 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
         where = [or_(*_reaching(identity, params.target), exists().where(*uses, reach_days.c.target == params.target))]
     if params.skill:
         where.append(catalogue.c.name == params.skill)
+    order = catalogue.c.namespace, catalogue.c.name  # an index has this order
     statement = (
-        select(catalogue.c.skill_id, catalogue.c.name, skill_versions.c.version, skill_versions.c.manifest_json)
+        select(*order, catalogue.c.skill_id, skill_versions.c.version, skill_versions.c.manifest_json)
         .add_columns(catalogue.c.version_id)
         .join_from(catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id)
-        .where(is_listed(), catalogue.c.name > after, *where)
+        .where(is_listed(), tuple_(*order) > tuple_(*after), *where)
         .where(insight_into(identity, params.namespace, catalogue, catalogue.c.skill_id))
-        .order_by(catalogue.c.name)
+        .order_by(*order)
         .limit(params.limit + 1)
     )
     rows: Sequence[Any] = connection.execute(statement, parameters(identity)).all()
@@ -188,7 +189,7 @@ def read_reach(connection: Connection, identity: Identity, key: bytes, params: L
         )
         for row in page
     ]
-    return ReachPage(listed, make_cursor(key, bound_to, (page[-1].name,)) if len(rows) > len(page) else None)
+    return ReachPage(listed, make_cursor(key, bound_to, page[-1][:2]) if len(rows) > len(page) else None)
 
 
 _required = skill_versions.alias("required")

@@ -12,6 +12,7 @@ from msgspec import Meta
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Exists,
     Row,
     Select,
     and_,
@@ -83,6 +84,14 @@ _LISTED = select(
 
 
 _passed = attestations.alias()
+
+
+def _is_published(version_id: ColumnElement[int]) -> Exists:
+    # Not a join: SQLite reads all versions for one with a small table.
+    published = skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE])
+    return exists().where(skill_versions.c.id == version_id, published)
+
+
 # Each part uses a partial index, which needs literal statuses.
 _WAITING = union_all(
     select(skill_versions.c.id).where(
@@ -90,21 +99,17 @@ _WAITING = union_all(
         skill_versions.c.status.in_([literal_column("'draft'"), literal_column("'in_review'")]),
         skill_versions.c.status == literal_column("'in_review'"),
     ),
-    select(attestations.c.version_id)
-    .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
-    .where(
+    select(attestations.c.version_id).where(
         attestations.c.predicate == literal_column("'passed'"),
         attestations.c.ended_at.is_not(None),
-        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+        _is_published(attestations.c.version_id),
         ~exists().where(
             _passed.c.version_id == attestations.c.version_id,
             _passed.c.predicate == literal_column("'passed'"),
             _passed.c.ended_at.is_(None),
         ),
     ),
-    select(recertifications.c.version_id)
-    .join(skill_versions, skill_versions.c.id == recertifications.c.version_id)
-    .where(skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE])),
+    select(recertifications.c.version_id).where(_is_published(recertifications.c.version_id)),
 )
 
 
