@@ -211,10 +211,6 @@ class Passing:
         else:
             await self._events.after_publish(publication)
 
-    async def explain(self, identity: Identity, name: str, spec: VersionSpec) -> ExplainedPolicy:
-        read = partial(self.read, identity=identity, name=name, spec=spec)
-        return await self.database.read(partial(_explained, read=read))
-
 
 def _store(
     connection: Connection,
@@ -314,11 +310,13 @@ class ExplainPolicy(Params, frozen=True, kw_only=True):
 
 
 async def explain_policy(passing: Passing, identity: Identity, params: ExplainPolicy) -> ExplainedPolicy:
-    return await passing.explain(identity, *parse_named(params.name, params.version))
+    name, spec = parse_named(params.name, params.version)
+    read = partial(passing.read, identity=identity, name=name, spec=spec)
+    return await passing.database.read(lambda connection: explained(connection, read(connection)))
 
 
-def _explained(connection: Connection, read: Callable[[Connection], Judged]) -> ExplainedPolicy:
-    judged = read(connection)
+def explained(connection: Connection, judged: Judged) -> ExplainedPolicy:
+    """Return the result of explain_policy for a version."""
     row, verdict = judged.row, judged.verdict()
     policies = [policy_of(each) for each in judged.evidence if each.word == "passed"]
     return ExplainedPolicy(

@@ -210,6 +210,8 @@ def _described(
     connection: Connection, identity: Identity, groups: Sequence[_Group], names: dict[int, str], days: int
 ) -> list[FailureGroup]:
     """Return the groups with their versions, their days and their last run."""
+    if not groups:
+        return []
     of_skills = [group.skill_id for group in groups]
     details = _details(connection, identity, groups)
     versions = [version for of_group in details.values() for version in (*of_group.failing, of_group.before) if version]

@@ -23,12 +23,12 @@ from skillery.identity.secret_grants import granted
 from skillery.importing.aliases import is_removed
 from skillery.method import or_none
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
-from skillery.publishing.passing import ExplainedPolicy
+from skillery.publishing.passing import ExplainedPolicy, explained
 from skillery.runs.failures import FailureGroup, read_failure
 from skillery.skills.descriptions import Skill
 from skillery.web.display import LIMITS, Language, ago, counted, limit_in_words, number, size
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skill_opened import Opened, examples_of, explain, permissions_of, reader_of, without_value
+from skillery.web.skill_opened import Opened, examples_of, permissions_of, reader_of, without_value
 from skillery.web.views.kinds import ending_of
 
 Sign = Literal["ok", "none", "look", "bad"]
@@ -104,10 +104,11 @@ async def _records(request: PageRequest, opened: Opened) -> Records:
         names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
         removed = is_removed(connection, opened.name)
         failure = read_failure(connection, identity, judged.row.skill_id, opened.name) if _fails(opened) else None
-        return Records(None, judged.evidence, stored - len(judged.evidence), names, valueless, removed, failure)
+        policy = explained(connection, judged)
+        return Records(policy, judged.evidence, stored - len(judged.evidence), names, valueless, removed, failure)
 
     try:
-        return (await request.read_page(read))._replace(policy=await explain(request, opened))
+        return await request.read_page(read)
     except Unavailable:  # the chain of the registry's keys does not verify
         return Records(None, (), -1, frozenset(), valueless, is_removed=False)
 
