@@ -147,7 +147,7 @@ def read_failures(
     rows = connection.execute(statement, values).all() if names else []
     next_cursor = make_cursor(key, bound_to, _position(rows[limit - 1], sort)) if len(rows) > limit else None
     groups = [_Group(row.skill_id, row.shape, int(row.runs), row.callers) for row in rows[:limit]]
-    return FailurePage(_described(connection, identity, groups, names, days), next_cursor)
+    return FailurePage(_described(connection, identity, groups, names, days) if groups else [], next_cursor)
 
 
 def _position(row: Row[Any], sort: Sort) -> tuple[str, str, str]:
@@ -210,8 +210,6 @@ def _described(
     connection: Connection, identity: Identity, groups: Sequence[_Group], names: dict[int, str], days: int
 ) -> list[FailureGroup]:
     """Return the groups with their versions, their days and their last run."""
-    if not groups:
-        return []
     of_skills = [group.skill_id for group in groups]
     details = _details(connection, identity, groups)
     versions = [version for of_group in details.values() for version in (*of_group.failing, of_group.before) if version]

@@ -61,9 +61,7 @@ def insight_into(identity: Identity, namespace: str, rows: FromClause, skill_id:
     """Return the SQL condition for the skills that an identity has insight into: those that its grants cover and that
     it sees. `parameters` has the parameters.
     """
-    where: list[ColumnElement[bool]] = [true()]
-    if namespace:
-        where.append(_below(rows, namespace))
+    where: list[ColumnElement[bool]] = [_below(rows, namespace) if namespace else true()]
     if not access.is_admin(identity) and "*" not in identity.namespaces:
         wide = [_below(rows, grant[:-2]) for grant in identity.namespaces if grant.endswith(".*")]
         where.append(or_(rows.c.name.in_(identity.namespaces), *wide))
