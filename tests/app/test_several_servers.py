@@ -117,7 +117,6 @@ def test_a_cursor_of_a_server_is_valid_on_the_others(trio: list[Server], token: 
     assert names == [f"paged.n{number}" for number in range(7)]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 @pytest.mark.full(after=1)
 def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token: str, era: str) -> None:

@@ -72,7 +72,6 @@ def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> P
     return install(tmp_path_factory.mktemp("wheel"), *wheels)
 
 
-@pytest.mark.smoke
 @pytest.mark.long
 def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [installed.parent / "skillery", "serve", "--home", tmp_path / "home", "--port", "0"]

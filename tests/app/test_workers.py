@@ -142,7 +142,6 @@ def test_runs_at_once_count_over_all_workers(pair: Server) -> None:
     eventually(overlap)  # on a loaded machine, a run may end before the next one starts
 
 
-@pytest.mark.smoke
 def test_sighup_reads_the_settings_again_and_loses_no_request(
     migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durations import CASE_SECONDS, over_budget
+from tests.support.durations import CASE_SECONDS, over_budget, slow
 from tests.support.forms import ALSO, form_of_changes, subjects, subjects_of
 from tests.support.postgres_statements import covered, statements_of, uncovered
 
@@ -74,6 +74,14 @@ def test_cases_and_files_over_their_budget_are_named() -> None:
     assert [line.split()[0] for line in lines] == ["tests/a/test_a.py::test_slow", "tests/b/test_b.py"]
     assert f"1.0 s ({CASE_SECONDS})" in lines[0]
     assert over_budget(tests, tolerance=2) == []
+
+
+def test_slow_cases_leave_the_core_form_and_return_when_they_are_fast() -> None:
+    seconds = {"fast": 0.1, "slow": 0.4, "faster": 0.25, "fixed": 0.1}
+    tests = {test: {"processor": taken, "timed": True} for test, taken in seconds.items()}
+    tests["smoke"] = {"processor": 9.0, "timed": False}
+
+    assert slow(tests, known={"faster", "fixed"}) == ["slow", "faster"]
 
 
 NARROW = "a::narrow[it's /*]"

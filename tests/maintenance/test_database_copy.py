@@ -35,7 +35,6 @@ def new_url(new_postgres_database: Callable[[], str], tmp_path: Path) -> Callabl
     return lambda kind: new_postgres_database() if kind == "postgres" else f"sqlite:///{tmp_path / 'new.db'}"
 
 
-@pytest.mark.smoke
 @pytest.mark.full(after=1)
 @pytest.mark.long
 def test_a_registry_moves_to_the_other_database_while_a_server_answers(

@@ -6,7 +6,8 @@ the machine does. Shared work belongs to no test: fixtures of a wider scope than
 Postgres and the forking process are below the process that starts the workers: they are part of the total only.
 
 `pytest --processor-time FILE` (`make durations`) also prints the time of all subjects, and writes FILE, one JSON object
-per line for each test: {"test": node id, "processor": seconds, "clock": seconds, "core": bool, "smoke": bool}.
+per line for each test: {"test": node id, "processor": seconds, "clock": seconds, "core": bool, "smoke": bool,
+"timed": bool}. Timed cases over SLOW_SECONDS are written to tests/slow_cases.txt, and leave the core form.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.forms import FORM, SUBJECT_SECONDS, is_core, subject_of
+from tests.support.forms import FORM, SLOW, SUBJECT_SECONDS, is_core, is_timed, slow_cases, subject_of
 from tests.support.prefork import prefork
 
 CASE_SECONDS = 0.8
 FILE_SECONDS = 6.0
 """Budgets of processor time in the core form. Smoke cases have a common one."""
+SLOW_SECONDS, STAYS_SLOW_SECONDS = 0.3, 0.2
+"""From these times on, `make durations` adds a timed case to the slow ones, and keeps it there."""
 SMOKE_CASES = 80
 SMOKE_SECONDS = 120
 CORE_SECONDS = 900
@@ -136,7 +139,7 @@ class Recorder:
         processor, clock = processor_seconds() - self.processor - _shared[0], time.monotonic() - self.clock
         is_smoke = item.get_closest_marker("smoke") is not None
         rounded = {"processor": round(max(processor, 0), 3), "clock": round(clock, 3)}
-        return {**rounded, "core": is_core(item), "smoke": is_smoke}
+        return {**rounded, "core": is_core(item), "smoke": is_smoke, "timed": is_timed(item)}
 
 
 class Report:
@@ -167,6 +170,7 @@ class Report:
                 terminalreporter.write_line(line)
             if self.is_strict:
                 SUBJECT_SECONDS.write_text(json.dumps(subject_seconds(self.used), indent=1) + "\n")
+                SLOW.write_text("".join(f"{test}\n" for test in sorted(slow(self.used, slow_cases()))))
         over = over_budget(self.used, TOLERANCE if self.is_strict else 1)
         for line in over[:MOST_LINES]:
             terminalreporter.write_line(f"over budget: {line}", red=self.is_strict)
@@ -202,6 +206,12 @@ def over_budget(tests: dict[str, dict[str, Any]], tolerance: float) -> list[str]
     )
     lines += [(count / most, f"{count:.0f} {what} (at most {most})") for what, count, most in sums if count > most]
     return [line for _, line in sorted(lines, reverse=True)]
+
+
+def slow(tests: dict[str, dict[str, Any]], known: Collection[str]) -> list[str]:
+    """Return the cases that are too slow for the core form. `known` are those of the last time."""
+    most = {test: STAYS_SLOW_SECONDS if test in known else SLOW_SECONDS for test in tests}
+    return [test for test, used in tests.items() if used["timed"] and used["processor"] > most[test]]
 
 
 def subject_seconds(tests: dict[str, dict[str, Any]]) -> dict[str, list[int]]:

@@ -6,8 +6,8 @@ packages/skills-protocol-conformance/tests), or `postgres`.
 
 The core form leaves out:
 
-- cases with the mark `full`, on the function or on one `pytest.param`: each case that takes over CASE_SECONDS, except
-  smoke cases (mark `smoke`);
+- cases with the mark `full`, on the function or on one `pytest.param`;
+- cases in tests/slow_cases.txt, which took over SLOW_SECONDS, except smoke cases (mark `smoke`) and cases on Postgres;
 - with the mark `full(after=2)`: the cases of a function after its first two;
 - cases in tests/postgres_covered.txt: other cases execute all their statements on Postgres too
   (tests/support/postgres_statements.py).
@@ -40,6 +40,7 @@ from tests.support.parallel import common_folder
 
 ROOT = Path(__file__).parents[2]
 COVERED = ROOT / "tests" / "postgres_covered.txt"
+SLOW = ROOT / "tests" / "slow_cases.txt"
 SUBJECT_SECONDS = ROOT / "tests" / "subject_seconds.json"
 """Processor seconds of each subject, [core form, full form], written by `make durations`."""
 SHARED = "tests/conftest.py and tests/support"
@@ -250,10 +251,18 @@ def _minutes(form: Form) -> str:
 
 def is_core(item: pytest.Item) -> bool:
     """Return whether the core form has this case."""
+    return not _is_marked_full(item) and item.nodeid not in left_out()
+
+
+def is_timed(item: pytest.Item) -> bool:
+    """Return whether the time of a case decides whether it is in the core form."""
+    is_marked = _is_marked_full(item) or item.get_closest_marker("smoke") is not None
+    return not is_marked and not on_postgres(item)
+
+
+def _is_marked_full(item: pytest.Item) -> bool:
     full = item.get_closest_marker("full")
-    if full is not None and item.stash[PLACE] >= full.kwargs.get("after", 0):
-        return False
-    return item.nodeid not in covered_on_postgres()
+    return full is not None and item.stash[PLACE] >= full.kwargs.get("after", 0)
 
 
 def is_of(item: pytest.Item, full: frozenset[str]) -> bool:
@@ -278,6 +287,17 @@ def on_postgres(item: pytest.Item) -> bool:
 
 
 @cache
+def left_out() -> frozenset[str]:
+    """Return the ids of the cases in the two lists of `make durations`."""
+    return covered_on_postgres() | slow_cases()
+
+
+@cache
 def covered_on_postgres() -> frozenset[str]:
     """Return the ids of cases that execute only statements that other cases execute too."""
     return frozenset(COVERED.read_text().splitlines()) if COVERED.exists() else frozenset()
+
+
+@cache
+def slow_cases() -> frozenset[str]:
+    return frozenset(SLOW.read_text().splitlines()) if SLOW.exists() else frozenset()

@@ -23,7 +23,7 @@ import pytest
 from psycopg import sql
 
 from tests.support.durations import REPORT
-from tests.support.forms import COVERED, FORM, covered_on_postgres, on_postgres
+from tests.support.forms import COVERED, FORM, covered_on_postgres, on_postgres, slow_cases
 from tests.support.parallel import postgres_url
 
 MARK = re.compile(r"\|LOG:  statement: SELECT 'test (\d+) (\w+) (.*)'$")
@@ -58,8 +58,8 @@ class Marks:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         kind = next((mark for mark in ("full", "postgres") if item.get_closest_marker(mark)), "other")
-        if kind == "other" and on_postgres(item):
-            kind = "chosen"
+        if kind == "other" and (on_postgres(item) or item.nodeid in slow_cases()):
+            kind = "chosen" if on_postgres(item) else "full"
         self.connection.execute(sql.SQL("SELECT {}").format(f"test {os.getpid()} {kind} {item.nodeid}"))
         return (yield)
 
