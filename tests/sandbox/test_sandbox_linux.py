@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -144,18 +144,24 @@ def group_folders(pid: int) -> list[Path]:
 
 @pytest.mark.full(after=1)
 class TestLinuxSandbox(SharedSandbox, SandboxContract, LinuxLook):  # type: ignore[misc]
-    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @pytest.fixture(scope="class")
     @classmethod
-    async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
-        sandbox = make(tmp_path_factory.mktemp("sandbox"))
-        await sandbox.start()
-        yield sandbox
-        await sandbox.close()
+    def groups(cls) -> Iterator[None]:
+        """Check that no cgroup is left when both sandboxes have closed."""
+        yield
         assert group_folders(os.getpid()) == []
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
-    async def connected(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
+    async def sandbox(cls, groups: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
+        sandbox = make(tmp_path_factory.mktemp("sandbox"))
+        await sandbox.start()
+        yield sandbox
+        await sandbox.close()
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def connected(cls, groups: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
         settings = LinuxSandboxSettings(hosts=HOSTS, allow_private=HERE)
         sandbox = open_sandbox(settings, Place(tmp_path_factory.mktemp("connected")))
         await sandbox.start()
