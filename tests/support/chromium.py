@@ -99,11 +99,17 @@ _OVERFLOW = """
 }
 """
 
+# A range also measures the text of closed details, which nobody sees.
 _SQUEEZED = """
 () => [...document.querySelectorAll('td')].flatMap(cell => {
-  const range = document.createRange();
-  range.selectNodeContents(cell);
-  const {width, height} = range.getBoundingClientRect();
+  const range = document.createRange(), boxes = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    if (texts.currentNode.parentElement.checkVisibility()) {
+      range.selectNode(texts.currentNode);
+      boxes.push(...range.getClientRects());
+    }
+  const width = Math.max(...boxes.map(box => box.right)) - Math.min(...boxes.map(box => box.left));
+  const height = Math.max(...boxes.map(box => box.bottom)) - Math.min(...boxes.map(box => box.top));
   return width < 80 && height > 130 ? [`${Math.round(width)} x ${Math.round(height)} px: ${cell.innerText}`] : [];
 })
 """
@@ -345,6 +351,6 @@ async def overflow(page: Page) -> list[str]:
 
 
 async def squeezed(page: Page) -> list[str]:
-    """Return the cells of tables whose text is a narrow column of many lines, which is hard to read."""
+    """Return the cells of tables whose visible text is a narrow column of many lines, which is hard to read."""
     found: list[str] = await page.evaluate(_SQUEEZED)
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from skillery.identity.tokens import SCOPES
 from skillery.methods.table import METHODS
 from skillery.web.admin_now import MANY_REFUSALS
 from tests.cli.test_cli import skillery
@@ -454,9 +455,15 @@ def wait_for(browser: Browser, words: str) -> str:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
+    long_name, namespaces = f"{new_name}-{'long' * 20}", [f"{'team' * 15}{number}.*" for number in range(9)]
+    token_of(tokens_sqlite, long_name, *SCOPES, namespaces=namespaces, is_agent=True)
     page = await open_page(tokens_sqlite, "/account", token=token)
     for path in ["/account", "/api", *PAGES]:
         assert await faults(page, path, squeezed) == []
+
+    await page.goto("/admin/tokens")
+    heights = "boxes => boxes.map(box => box.getBoundingClientRect().height)"
+    assert max(await page.locator("td code, td summary").evaluate_all(heights)) < 40, "no id has a second line"
 
 
 @pytest.mark.full
