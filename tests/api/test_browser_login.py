@@ -542,6 +542,8 @@ def test_a_wrong_token_is_refused_with_the_reason(browser: Browser, root: Rpc) -
         refused = browser.sign_in(wrong)
         assert refused.status_code == 401
         assert 'role="alert"' in refused.text
+        assert "This token is not valid or has ended." in refused.text
+        assert "Authorization" not in refused.text
         assert browser.cookie() is None
     assert eventually(lambda: root("list_audit", action="login", outcome="refused")["entries"])
 

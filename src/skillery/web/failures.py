@@ -187,7 +187,7 @@ def sign_in_page(
         "problem": problem,
         "is_failed": False,
         "unsent": unsent,
-        "is_refused": status == 401 and unsent is None,
+        "is_refused": status == 401 and problem is not ENDED,
         "request_id": current_id() if status >= 400 else None,
     }
     return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from skillery.backends import Identity
-from skillery.errors import FileNotInSkill, InvalidName, SkilleryError, SkillNotFound
+from skillery.errors import FileNotInSkill, InvalidName, NotFound, SkilleryError, SkillNotFound
 from skillery.formats.check_results import CheckedExample
 from skillery.formats.paths import path_problem
 from skillery.formats.semver import Version
@@ -189,8 +189,10 @@ async def shown_tools(request: PageRequest, opened: Opened) -> list[ToolRow]:
 
 
 def number_of(text: str) -> int:
-    """Return the number of an example in an address, or 0."""
-    return int(text) if text.isdecimal() and text.isascii() and len(text) < 4 else 0
+    """Return the number of an example in an address, or 0 for "". Raise NotFound if the text is no number."""
+    if text and not (text.isdecimal() and text.isascii() and len(text) < 4):
+        raise NotFound(f"there is no example {quoted(text)}", hint="Examples have the numbers 1, 2 and so on.")
+    return int(text or 0)
 
 
 def examples_of(request: PageRequest, opened: Opened) -> list[CheckedExample]:
