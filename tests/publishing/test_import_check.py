@@ -176,7 +176,7 @@ def test_all_manifest_problems_are_reported_with_line_and_toml(
     error = sqlite_rpc.error("create_skill", manifest=tomllib.loads(FAULTY), skill_md="# A\n", files=given)
     found = {one["path"]: (one.get("line"), one.get("toml")) for one in error["data"]["problems"]}
     assert found == {
-        "name": (1, 'name = "team.my-skill"'),
+        "name": (1, 'name = "bad-name"'),
         "version": (2, 'version = "0.1.0"'),
         "description": (1, 'description = "What the skill does."'),
         "kind": (3, 'kind = "action"'),

@@ -346,6 +346,7 @@ def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str
     storage = admin.get("/admin/storage").text
     assert ("Postgres " if tokens_server.database else "SQLite ") in storage
     assert "Contents in the storage" in storage
+    assert ">0, 0\xa0B<" not in admin.get("/admin/storage?garbage=shown").text, "steps without garbage are hidden"
 
 
 @pytest.mark.full

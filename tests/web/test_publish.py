@@ -91,6 +91,19 @@ def test_problems_are_shown_at_their_lines(sqlite_server: Server, new_name: str)
     assert 'value="publish"' not in found
 
 
+def test_advice_about_a_name_uses_the_given_name(sqlite_server: Server, new_name: str) -> None:
+    browser = Browser(sqlite_server.url, **HTML)
+    page = browser.get(send(browser, files_of(f"{new_name}.Broken Name")).headers["location"]).text
+
+    assert f'name = "{new_name}.broken-name"' in html.unescape(page)
+
+
+def test_the_start_page_has_the_limits_of_a_skill(sqlite_server: Server) -> None:
+    page = Browser(sqlite_server.url, **HTML).get("/publish").text
+
+    assert "A skill has at most 512 files and 16 MiB." in page
+
+
 def test_broken_toml_is_a_problem(sqlite_server: Server, new_name: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     page = browser.get(send(browser, {**files_of(new_name), "skill.toml": "name = \n<b>"}).headers["location"])
@@ -107,6 +120,8 @@ def test_a_taken_version_offers_free_ones_and_shows_the_changes(server: Server, 
     page = browser.get(changed).text
 
     assert re.findall(r'name="version" value="([^"]+)"', page) == ["1.0.1", "1.1.0", "2.0.0"]
+    assert "exists already with other contents" in page
+    assert '<span class="muted num">1 file</span>' in page
     assert "<ins>Other</ins>" in page
     assert page.count('class="body changed-file"') == 1
     moved = press(browser, changed, "version", version="1.1.0").headers["location"]

@@ -164,6 +164,13 @@ def test_files_of_unknown_kinds_are_not_text(shelf: Shelf) -> None:
     assert shelf.facts(f"{shelf.namespace}.b")["code"][:2] == ("look", "2 files of other kinds")
 
 
+def test_findings_come_after_the_instructions(shelf: Shelf) -> None:
+    shelf.send({"repo/a/SKILL.md": skill_md("a", body="# A\n\nRead [more](more.md).\n")})
+    page = shelf.browser.get(f"/s/{shelf.namespace}.a").text
+
+    assert page.index('id="trust"') < page.index('id="skill-md"') < page.index('id="findings"')
+
+
 def test_scripts_without_their_packages_need_a_look(shelf: Shelf) -> None:
     texts = {"a.py": "import pdfplumber, rich\nprint(1)\n", "b.py": "import rich\nprint(2)\n", "c.py": "print(3)\n"}
     shelf.send({"repo/s/SKILL.md": skill_md("s"), **{f"repo/s/scripts/{path}": text for path, text in texts.items()}})

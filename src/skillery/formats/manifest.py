@@ -15,7 +15,7 @@ from skillery.formats import requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType
 from skillery.formats.json_values import copy, join, kind_of, value_problems
 from skillery.formats.manifest_tables import Permissions, Runtime, TableReader, is_for_scripts
-from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
+from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name, similar_name
 from skillery.formats.network import (
     NetworkPattern,
 )
@@ -232,9 +232,9 @@ class _Reader(TableReader):
             return parse(text or "")
         except InvalidParams as error:
             if text is not None:
-                self.problems.append(
-                    Problem(f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". "), key)
-                )
+                message = f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". ")
+                similar = similar_name(text) if key == "name" else ""
+                self.problems.append(Problem(message, key, toml=f'name = "{similar}"' if similar else None))
             return cast(_T, text)  # only `partly` returns it: `manifest` raises for a manifest with problems
 
     def description(self) -> str:

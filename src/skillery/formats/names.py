@@ -58,12 +58,17 @@ def _parse(text: str, kind: str) -> str:
     return text
 
 
-def _hint(text: str, kind: str) -> str:
-    """Return a hint with the similar valid name, if there is one, else the rule."""
+def similar_name(text: str) -> str:
+    """Return the valid name that is similar to a text, or ""."""
     segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
     suggestion = ".".join(segment for segment in segments if segment)
-    hint = f"A {kind} is {_GRAMMAR}."
-    return f"{hint} Perhaps {quoted(suggestion)}?" if _NAME.fullmatch(suggestion) else hint
+    return suggestion if _NAME.fullmatch(suggestion) else ""
+
+
+def _hint(text: str, kind: str) -> str:
+    """Return a hint with the rule, and the similar valid name if there is one."""
+    hint, similar = f"A {kind} is {_GRAMMAR}.", similar_name(text)
+    return f"{hint} Perhaps {quoted(similar)}?" if similar else hint
 
 
 # -- Names of secrets, and grantees: the skills and namespaces that a secret can be granted to -------------------------

@@ -52,7 +52,7 @@ class Importer:
         """
         self._database = database
         self._publisher = publisher
-        self._bundles = bundles
+        self.bundles = bundles
         self.limits = limits
         self._free_slots = at_once
         self._folder = folder
@@ -119,7 +119,7 @@ class Importer:
             finder, located = await IMPORTS.run(_find_skills, archive, options)
             skill_reader = SkillReader(
                 archive,
-                self._bundles,
+                self.bundles,
                 options.namespace,
                 options.permissions,
                 options.name,
