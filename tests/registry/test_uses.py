@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -284,8 +285,12 @@ def test_uses_on_two_servers_change_the_order_of_the_catalogue(
     for number in range(12):
         as_agent("loop", urls[number % 2])("execute_skill", name="order.looped", args={"who": "x"})
 
+    order = ["loaded", "run", "looped", "unused"]
     for url in urls:
-        await_order(Caller(url, Who("zoe")), "order", ["loaded", "run", "looped", "unused"])
+        zoe = Caller(url, Who("zoe"))
+        await_order(zoe, "order", order)
+        page = zoe.http.get("/?ns=order", headers={"accept": "text/html"}).text
+        assert re.findall(r'<h2><a href="/s/order\.(\w+)"', page) == order
 
     def sums() -> dict[str, tuple[int, int, int]]:
         skills = owner("list_skills", namespace="order", catalogue=True)["skills"]
