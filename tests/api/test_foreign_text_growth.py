@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import json
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -174,11 +175,14 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "git v0": lambda text: git_requests.parse_v0(text.encode()),
     "git v2": lambda text: git_requests.parse_v2(text.encode()),
     "heading": lambda text: skill_md_parser.parse_skill_md(f"# {text}\n{text}"),
+    "html page": lambda text: shown_file("x.html", text),
     "json page": lambda text: shown_file("x.json", f'{{"a": "{text}", "b": [{text}]}}'),
     "jsonl page": lambda text: shown_file("x.jsonl", f'{{"a": "{text}"}}\n' * 2),
     "lenient skill_md": lambda text: lenient_skill_md.read_skill_md(frontmatter(text)),
     "missing program": hints.hint_on,
+    "notebook page": lambda text: shown_file("x.ipynb", notebook(text)),
     "output": lambda text: trees.tree_of([text, {text: text}]),
+    "python page": lambda text: shown_file("x.py", text),
     "script block": lambda text: script_blocks.required_python(script_block(len(text)).encode()),
     "svg page": lambda text: shown_file("x.svg", f"<svg viewBox='{text}'>"),
     "table": lambda text: shown_output([{"a": text, text: 1}] * 3),
@@ -231,6 +235,13 @@ def shown_file(name: str, text: str, where: str = "", sort: str = "") -> object:
     return shown.show_parts(
         ToShow("/runs/run", b"null", 4, [file], part=name, wanted=tables.Wanted(where=where, sort=sort))
     )
+
+
+def notebook(text: str) -> str:
+    """Return a notebook with the text as Markdown, as code and in the outputs of the code."""
+    outputs = [{"output_type": "stream", "text": text}, {"output_type": "display_data", "data": {"text/html": text}}]
+    cells = [{"cell_type": "markdown", "source": text}, {"cell_type": "code", "source": text, "outputs": outputs}]
+    return json.dumps({"nbformat": 4, "cells": cells})
 
 
 def shown_output(value: object) -> object:

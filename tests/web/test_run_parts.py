@@ -300,6 +300,27 @@ def test_slow_part_is_text_next_to_other_views(sqlite_server: Server) -> None:
         assert browser.get(f"/runs/{run['run_id']}/parts/{name}").status_code == 200
 
 
+LARGE = r"""
+import os
+def main(args):
+    os.makedirs("out")
+    with open("out/large.png", "wb") as file: file.write(b"\x89PNG\r\n\x1a\n" + bytes(20_000_000))
+    with open("out/large.svg", "w") as file: file.write("<svg xmlns='http://www.w3.org/2000/svg'>" + " " * 5_000_000)
+"""
+
+
+@pytest.mark.full
+def test_pictures_above_their_bound_are_not_shown(sqlite_server: Server) -> None:
+    at = f"/runs/{run_code(sqlite_server, LARGE)['run_id']}"
+    browser = Browser(sqlite_server.url, **HTML)
+    for path in (at, f"{at}/parts/large.png", f"{at}/parts/large.svg"):
+        answer = browser.get(path)
+
+        assert answer.status_code == 200
+        assert "<img" not in answer.text
+        assert ("Pictures over 20 MB are not shown." in answer.text) == ("svg" not in path)
+
+
 HOSTILE = r"""
 import os
 def main(args):

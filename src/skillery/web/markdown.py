@@ -344,5 +344,4 @@ def _words(tokens: Sequence[Token]) -> str:
 
 def _slug(words: str) -> str:
     """Return an id for a heading: its words in lower case, joined with hyphens."""
-    plain = unicodedata.normalize("NFC", words).lower()
-    return re.sub(r"[^\w]+", "-", plain).strip("-")[:80] or "section"
+    return re.sub(r"[^\w]+", "-", unicodedata.normalize("NFC", words).lower()).strip("-")[:80] or "section"

@@ -67,8 +67,7 @@ async def read(request: PageRequest, opened: Opened) -> tuple[Skill | None, Comp
         with suppress(NotFound):
             earlier = await describe(request, opened.name, against)
             compared = await compare(request, opened.name, against, opened.version, or_none(skill.skill_md) or "")
-    dangers = await dangers_of(request, skill, earlier, compared, opened.facts.publisher.name)
-    return earlier, compared, dangers
+    return earlier, compared, await dangers_of(request, skill, earlier, compared, opened.facts.publisher.name)
 
 
 async def show_review(request: PageRequest) -> Page:

@@ -121,8 +121,7 @@ def sees_insight(request: PageRequest, name: str) -> bool:
 
 async def life_of(request: PageRequest, opened: Opened) -> Life:
     """Return the life of the skill of a version."""
-    read = partial(read_life, identity=reader_of(request), skill_id=opened.facts.skill_id)
-    return await request.read_page(read)
+    return await request.read_page(partial(read_life, identity=reader_of(request), skill_id=opened.facts.skill_id))
 
 
 def permissions_of(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:

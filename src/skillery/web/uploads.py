@@ -239,8 +239,7 @@ def _bundle_of(files: dict[str, bytes]) -> Bundle:
 
 
 def _is_kept(path: str) -> bool:
-    parts = path.split("/")
-    return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in parts)
+    return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in path.split("/"))
 
 
 def _unpacked(archive: Archive) -> dict[str, bytes]:

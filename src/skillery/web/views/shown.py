@@ -47,8 +47,8 @@ MOST_TEXT = 1024 * 1024
 ROWS_BELOW_CHART = 6
 MOST_JSON_TEXT = 256 * 1024
 MOST_LINES = 20_000
-MOST_HTML, MOST_PDF, MOST_NOTEBOOK = 5_000_000, 50_000_000, 5_000_000
-"""The sizes of the largest files in frames, and of the largest notebook."""
+MOST_HTML, MOST_PDF, MOST_NOTEBOOK, MOST_PICTURE, MOST_SVG = 5_000_000, 50_000_000, 5_000_000, 20_000_000, 5_000_000
+"""The sizes of the largest files in frames, of the largest notebook, and of the largest pictures."""
 _PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
 SLOW = "Showing this part takes too long, so this is its start as text."
 Form = Literal["view", "source", "raw"]
@@ -209,6 +209,8 @@ def _view(part: Part, to_show: ToShow) -> View:
     kind = kind_of(part.name, file.content[:HEAD_BYTES], file.size_bytes)
     view = View(part.name, "other", kind.words, file.size_bytes, file.blob_id)
     if kind.group == "image" and kind is not SVG:
+        if file.size_bytes > MOST_PICTURE:
+            return replace(view, note=f"Pictures over {MOST_PICTURE // 1_000_000} MB are not shown.")
         return replace(view, kind="picture", size=picture_size(file.content))
     if kind.group == "binary":
         is_pdf = file.content.startswith(b"%PDF-") and file.size_bytes <= MOST_PDF
@@ -234,7 +236,7 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
         table = table_of_json(value)
         if table is None and isinstance(value, dict | list):
             return _tree_view(view, value, to_show)
-    elif text_format == "svg" and text.lstrip("\ufeff \t\r\n").startswith("<"):
+    elif text_format == "svg" and view.size_bytes <= MOST_SVG and text.lstrip("\ufeff \t\r\n").startswith("<"):
         return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
     elif text_format == "html" and view.blob_id and view.size_bytes <= MOST_HTML and to_show.wanted.has_frames:
         return replace(view, kind="html", words="web page, scripts are off")
