@@ -91,7 +91,7 @@ def test_problems_are_shown_at_their_lines(sqlite_server: Server, new_name: str)
     assert 'value="publish"' not in found
 
 
-def test_advice_about_a_name_uses_the_given_name(sqlite_server: Server, new_name: str) -> None:
+def test_advice_about_a_name_is_the_similar_name(sqlite_server: Server, new_name: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     page = browser.get(send(browser, files_of(f"{new_name}.Broken Name")).headers["location"]).text
 

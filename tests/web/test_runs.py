@@ -502,7 +502,7 @@ def test_account_page_shows_permissions_and_saves_preferences(tokens_sqlite: Ser
 
 
 @pytest.mark.parametrize("number", ["²", "٣", "9" * 5000])
-def test_an_example_without_a_number_is_not_found(sqlite_server: Server, number: str) -> None:
+def test_wrong_numbers_of_examples_answer_404(sqlite_server: Server, number: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     for path in ("/s/text.csv.profile/try", "/s/text.csv.profile"):
         answer = browser.get(f"{path}?{urlencode({'example': number})}")
