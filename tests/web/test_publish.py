@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.async_api import Page
 
 from tests.conftest import Server
 from tests.support.browser import Browser, token_of
@@ -284,10 +285,20 @@ async def test_a_dropped_folder_is_read_completely(sqlite_server: Server, open_p
 async def test_the_pages_have_no_fault(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     press(browser, send(browser, files_of(new_name)).headers["location"], "publish")
-    bad = {**files_of(new_name, "1.1.0"), "code/main.py": "def main(args:\n"}
+    bad = {**files_of(f"{new_name}.Bad", "1.1.0"), "code/main.py": "def main(args:\n"}
     paths = ["/publish"]
     for files in (files_of(new_name, "1.1.0"), {**files_of(new_name), "SKILL.md": "# y\n"}, bad, {"SKILL.md": "# x\n"}):
         paths.append(send(browser, files).headers["location"])
     page = await open_page(sqlite_server, "/publish")
     for path in paths:
-        assert await faults(page, path) == []
+        assert await faults(page, path, small_gaps) == []
+
+
+async def small_gaps(page: Page) -> list[str]:
+    """Return the distances under 8 px between a text or code and what is below it."""
+    gaps: list[str] = await page.evaluate(
+        """() => [...document.querySelectorAll('.lead + *, .code + *, .row + .help, .findings p + .code')].map(below =>
+          [below.getBoundingClientRect().top - below.previousElementSibling.getBoundingClientRect().bottom, below])
+          .filter(([gap]) => gap < 8).map(([gap, below]) => `${gap} px above ${below.innerText.slice(0, 40)}`)"""
+    )
+    return gaps
