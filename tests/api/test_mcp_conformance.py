@@ -140,8 +140,8 @@ def suite(*lines: list[str]) -> subprocess.CompletedProcess[str]:
 @cache
 def scenarios() -> dict[str, set[str]]:
     """Return the server scenarios of the suite, each with its revisions of the protocol."""
-    told = suite(["list", "--server"]).stdout
-    return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", told, re.M)}
+    listing = suite(["list", "--server"]).stdout
+    return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", listing, re.M)}
 
 
 @pytest.mark.full
@@ -172,7 +172,8 @@ CORE = ("server-initialize", "tools-list", "sep-2640-skills-manifest", "tools-ca
 
 
 def of_core(scenarios: dict[str, list[str]], core: bool) -> list[tuple[str, str]]:
-    return [(name, one) for name, revisions in scenarios.items() if (name in CORE) is core for one in revisions]
+    chosen = {name: revisions for name, revisions in scenarios.items() if (name in CORE) is core}
+    return [(name, revision) for name, revisions in chosen.items() for revision in revisions]
 
 
 both_forms = pytest.mark.parametrize(
@@ -204,10 +205,11 @@ def broken(scenarios: list[tuple[str, str]], url: str, folder: Path) -> dict[str
         )
     )
 
-    found: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
     for scenario, results in folders.items():
-        checks = [one for path in results.rglob("checks.json") for one in json.loads(path.read_text())]
-        failed = [one for one in checks if one["status"] in {"FAILURE", "WARNING"} and one["id"] not in NOT_APPLICABLE]
-        if failed or not any(one["status"] == "SUCCESS" for one in checks):
-            found[" ".join(scenario)] = failed or ended.stdout + ended.stderr
-    return found
+        checks = [check for path in results.rglob("checks.json") for check in json.loads(path.read_text())]
+        failures = [check for check in checks if check["status"] in {"FAILURE", "WARNING"}]
+        failures = [check for check in failures if check["id"] not in NOT_APPLICABLE]
+        if failures or not any(check["status"] == "SUCCESS" for check in checks):
+            problems[" ".join(scenario)] = failures or ended.stdout + ended.stderr
+    return problems

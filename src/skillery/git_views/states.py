@@ -129,7 +129,14 @@ def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: T
     for snapshot in snapshots:
         # Later members are added only if they are set, so that the digests of other states stay.
         rows = [
-            (row.index_name, row.name, row.version, row.digest, _seconds(row), *filter(None, row[-2:]))
+            (
+                row.index_name,
+                row.name,
+                row.version,
+                row.digest,
+                _seconds(row),
+                *filter(None, (row.revocation, row.is_required)),
+            )
             for row in snapshot.versions
         ]
         hasher.update(msgspec.json.encode([snapshot.refs, snapshot.message, snapshot.time, snapshot.parent, rows]))
