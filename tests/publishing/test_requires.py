@@ -392,6 +392,33 @@ def test_locks_errors_and_calls_do_not_name_hidden_required_skills(org: Server, 
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_errors_of_runs_do_not_name_hidden_required_skills(org: Server, new_name: str) -> None:
+    """Two skills that bob sees require a skill that he does not see, in two versions."""
+    base, one, two, calls = f"{new_name}.closed.base", *(f"{new_name}.open.{each}" for each in ("one", "two", "calls"))
+    ann = Caller(org.url, Who("ann", "read run publish review", f"{new_name}.*"))
+    bob = Caller(org.url, Who("bob", "read run review", f"{new_name}.open.*"))
+    for version, required in (("1.0.0", one), ("2.0.0", two)):
+        made = needing(base, f"frames=={version[:3]}", version=version)
+        ann("create_skill", manifest=made, skill_md="# B\n", files=skill_files())
+        ann("create_skill", **skill(required, skills={base: version}))
+    ann("create_skill", **skill(f"{base}_mail", permissions=PERMISSIONS))
+    ann("create_skill", **skill(calls, code=calling(f"{base}_mail"), skills={f"{base}_mail": "*"}))
+    for name in (base, f"{base}_mail", one, two, calls):
+        ann("set_visibility", name=name, visibility="private")
+
+    def error(*mounted: str, **params: Any) -> str:
+        answer = bob.send("run_code", {"language": "python", "code": "", "mount_skills": mounted, **params})
+        error = answer.get("error") or answer["result"]["error"]
+        assert new_name + ".closed" not in str(error)
+        return str(error["message"])
+
+    assert "skill that you may not see: it would be mounted in two versions" in error(one, two)
+    assert "(hidden) needs figures 2.0" in error(two, environment="data")
+    ann("yank_version", name=f"{base}_mail", version="1.0.0", reason=f"{base} leaks", severity="security")
+    assert "that you may not see is not run" in error(calls, code=calling(calls))
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 async def test_the_event_loop_does_not_choose_versions(database: Database, tmp_path: Path) -> None:
     """A choice may take seconds, in which the server would answer no other request."""
     threads = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -70,8 +70,16 @@ def check_mounts(identity: Identity, versions: Sequence[VersionRow]) -> list[Ver
     return list(by_import.values())
 
 
-def _check_same(mounted: VersionRow | SkillMount, version: VersionRow) -> None:
-    """Raise InvalidParams if a run cannot mount both: it imports them by the same name."""
+def _check_same(mounted: VersionRow | SkillMount, version: VersionRow, unseen: Sequence[str] = ()) -> None:
+    """Raise InvalidParams if a run cannot mount both: it imports them by the same name. The error does not name the
+    `unseen` skills.
+    """
+    if mounted.digest != version.digest and not {mounted.name, version.name}.isdisjoint(unseen):
+        raise InvalidParams(
+            "the skills of this run require a skill that you may not see: it would be mounted in two versions, or has "
+            "the import name of another skill",
+            hint="Mount one of these skills, or ask their publishers.",
+        )
     if mounted.name != version.name:
         raise InvalidParams(
             f"'{mounted.name}' and '{version.name}' would both be imported as {import_name(version.name)}",
@@ -82,6 +90,13 @@ def _check_same(mounted: VersionRow | SkillMount, version: VersionRow) -> None:
             f"'{version.name}' is mounted in two versions, {mounted.version} and {version.version}",
             hint="Mount one version of a skill.",
         )
+
+
+def _without_names(needing: Iterable[Needing], unseen: Sequence[str]) -> Iterator[Needing]:
+    """Yield the skills with a number instead of the name of each one that the caller may not see."""
+    for skill in needing:
+        number = unseen.index(skill.name) + 1 if skill.name in unseen else 0
+        yield skill._replace(hidden=f"required skill {number} (hidden)") if number else skill
 
 
 class ImportableSkills(NamedTuple):
@@ -152,7 +167,7 @@ class Mounts:
             return ImportableSkills()
         mounted = {import_name(mount.name): mount for mount in job.skills}
 
-        def work(connection: Connection) -> tuple[list[VersionRow], list[str], set[str]]:
+        def work(connection: Connection) -> tuple[list[VersionRow], list[str], list[str]]:
             rows, hidden, sees = list[VersionRow](), list[str](), sees_skills(connection, identity)
             for skill in requiring:
                 closure = closure_of(connection, skill.name, mounted[import_name(skill.name)].digest)
@@ -161,20 +176,24 @@ class Mounts:
                 hidden += hidden_in(connection, skill.name, closure)
                 chosen = closure or choose(connection, identity, skill.name, skill.manifest.requires.items())
                 rows += [each.row for each in chosen]
-            return rows, hidden, {row.name for row in rows if sees(row)}
+            return rows, hidden, list(dict.fromkeys(row.name for row in rows if not sees(row)))
 
         versions = dict[str, VersionRow]()
         # The choice takes up to MOST_SECONDS.
-        rows, hidden, seen = await asyncio.to_thread(self._database.read_now, work)
+        rows, hidden, unseen = await asyncio.to_thread(self._database.read_now, work)
         for row in rows:
-            _check_same(mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row), row)
+            other = mounted.get(import_name(row.name)) or versions.setdefault(import_name(row.name), row)
+            _check_same(other, row, unseen)
             is_malicious = (revocation_of(row) or {}).get("severity") == "malicious"
             if row.status == "purged" or is_malicious or row.name in hidden:
                 why = "was purged" if row.status == "purged" else "is malicious" if is_malicious else "is hidden now"
-                about = f"the required skill '{row.name}' {row.version}" if row.name in seen else "a required skill"
+                about = (
+                    f"the required skill '{row.name}' {row.version}" if row.name not in unseen else "a required skill"
+                )
                 message = f"{about} {why}: publish a version that does not need it"
                 return ImportableSkills(failure=Failure(FailureType.DEPENDENCY_GONE, message))
-        return await self.importable([*versions.values()])
+        required = await self.importable([*versions.values()])
+        return required._replace(needing=tuple(_without_names(required.needing, unseen)))
 
     async def tool(self, tool: FoundTool) -> SkillMount:
         """Return the mount of the skill that has the tool. A tool of a session is mounted as a skill of its own."""

@@ -31,6 +31,12 @@ class Needing(NamedTuple):
     folder: Path
     lock: str = LOCK
     """The path of its lock of Python packages, of the skill or of the script that runs. "" means no packages."""
+    hidden: str = ""
+    """How errors name it, if the caller may not see the skill."""
+
+    @property
+    def owner(self) -> str:
+        return self.hidden or f"'{self.name}'"
 
     @property
     def locked(self) -> _Lock | None:
@@ -159,12 +165,12 @@ def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock
         content = locked.lock.content
         of_kind = of_npm if locked.environment.is_npm else locks
         of_kind[f"{_ENVIRONMENT} '{locked.environment.name}'"] = _Lock(content, pins_of(content))
-    locks |= {f"'{skill.name}'": lock for skill in skills if (lock := skill.locked)}
+    locks |= {skill.owner: lock for skill in skills if (lock := skill.locked)}
     failure = next((unfit for skill in skills if (unfit := _unfit(skill))), None)
     if failure is not None:
         return failure
     _check_clash({owner: lock.pins for owner, lock in locks.items()})
-    of_npm |= {f"'{skill.name}'": lock for skill in skills if (lock := skill.npm_lock)}
+    of_npm |= {skill.owner: lock for skill in skills if (lock := skill.npm_lock)}
     _check_npm_clash(of_npm)
     return locks | {f"{owner} (npm)": lock for owner, lock in of_npm.items()}
 
@@ -262,7 +268,7 @@ def _unfit(skill: Needing) -> Failure | None:
         return None
     return Failure(
         FailureType.ENVIRONMENT_FAILED,
-        f"'{skill.name}' requires Python {runtime.requires_python}, which this server does not have",
+        f"{skill.owner} requires Python {runtime.requires_python}, which this server does not have",
     )
 
 

@@ -37,6 +37,7 @@ from skillery.runs.requests import (
     WorkspaceTargets,
     check_no_handler,
     granted,
+    granted_to_call,
     has_entrypoint,
     has_permissions,
     not_executable,
@@ -295,8 +296,7 @@ class Preparer:
         ]
         target = await self._workspaces.find(identity, request)
         prepared = Prepared("run_code", job, stubs=mounted.stubs, workspace=target, warnings=tuple(warnings))
-        timeout_ms = request.limits.get("timeout_ms")
-        return await self._with_packages(identity, prepared, mounted.needing, chosen, timeout_ms)
+        return await self._with_packages(identity, prepared, mounted.needing, chosen, request.limits.get("timeout_ms"))
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -308,7 +308,7 @@ class Preparer:
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        rights = granted(identity, version, manifest, self._policies)
+        rights = await granted_to_call(self._database, identity, version, manifest, self._policies)
         job = called_job(caller, version.name, rights.network, function, args, limits)
         prepared = _prepared("execute_skill", job, version, rights)
         prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)

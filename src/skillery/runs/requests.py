@@ -10,11 +10,13 @@ from sqlalchemy import Connection
 
 from skillery.attestations.policies import Policies
 from skillery.backends import Failure, FailureType, Identity, Language
-from skillery.errors import NotExecutable, WorkspaceNotAccepted
+from skillery.database import Database
+from skillery.errors import NotExecutable, RunRevoked, WorkspaceNotAccepted
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.identity import access
 from skillery.method import HIDDEN, Params, about
 from skillery.registry.development import EvaluatingIdentity
+from skillery.registry.requires import sees_skills
 from skillery.registry.revocations import require_runnable
 from skillery.registry.tool_rows import SessionName
 from skillery.registry.version_rows import VersionRow
@@ -154,6 +156,20 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest, policie
     why_less = _why_less(version, manifest.permissions, is_evaluated=is_evaluated)
     failure = Failure(FailureType.SECRET_NOT_GRANTED, why_less) if manifest.permissions.secrets else None
     return Granted(permissions, why_less, failure)
+
+
+async def granted_to_call(
+    database: Database, identity: Identity, version: VersionRow, manifest: Manifest, policies: Policies
+) -> Granted:
+    """Return what `granted` returns for a required skill that code calls. The error does not name a skill that the
+    identity may not see.
+    """
+    try:
+        return granted(identity, version, manifest, policies)
+    except RunRevoked:
+        if await database.read(lambda connection: sees_skills(connection, identity)(version)):
+            raise
+        raise RunRevoked("a required skill that you may not see is not run: it was yanked") from None
 
 
 def _why_less(version: VersionRow, listed: Permissions, *, is_evaluated: bool) -> str:
