@@ -73,6 +73,10 @@ _MOST_BEFORE = 40
 _MOST_BEHIND = 12
 _APPENDIX = "end of terms and conditions appendix how to apply"
 _MOST_APPENDIX = 220
+_LIMITING = frozenset(
+    "but cannot don except excluding however isn neither never no nor not only unless without".split()
+)
+"""Words next to a licence that may take back what it grants, as "the files are not under the MIT license" does."""
 
 
 class _Text(NamedTuple):
@@ -104,7 +108,7 @@ def is_licence_file(path: str) -> bool:
 
 def licence_of_text(content: bytes) -> str:
     """Return the SPDX id of the open licence that is the whole text of a licence file, or `other`. Only a title, names
-    of holders and the appendix of the licence may stand next to it.
+    of holders and the appendix of the licence may stand next to it. If other words may limit it, return `other`.
     """
     if len(content) > MOST_BYTES:
         return OTHER
@@ -113,10 +117,12 @@ def licence_of_text(content: bytes) -> str:
         before, start, rest = text.partition(known.start)
         all_words = (start + rest).split()
         own, behind = " ".join(all_words[: known.words]), all_words[known.words :]
-        most = _MOST_APPENDIX if " ".join(behind).startswith(_APPENDIX) else _MOST_BEHIND
+        has_appendix, ahead = " ".join(behind).startswith(_APPENDIX), before.split()
+        most = _MOST_APPENDIX if has_appendix else _MOST_BEHIND
         is_known = hashlib.sha256(own.encode()).hexdigest().startswith(known.digest)
-        if is_known and len(before.split()) <= _MOST_BEFORE and len(behind) <= most:
-            return known.licence
+        if is_known and len(ahead) <= _MOST_BEFORE and len(behind) <= most:
+            limited = _LIMITING.intersection(ahead if has_appendix else [*ahead, *behind])
+            return OTHER if limited else known.licence
     return OTHER
 
 
