@@ -73,9 +73,10 @@ _MOST_BEFORE = 40
 _MOST_BEHIND = 12
 _APPENDIX = "end of terms and conditions appendix how to apply"
 _MOST_APPENDIX = 220
-_LIMITING = frozenset(
-    "but cannot don except excluding however isn neither never no nor not only unless without".split()
-)
+_LIMITING = {
+    *("but", "cannot", "don", "except", "excluding", "however", "isn", "neither", "never", "no", "nor", "not", "only"),
+    *("unless", "without"),
+}
 """Words next to a licence that may take back what it grants, as "the files are not under the MIT license" does."""
 
 
