@@ -96,24 +96,48 @@ def test_skills_with_an_entrypoint_offer_no_scripts(sqlite_server: Server, new_n
     assert "scripts" not in sqlite_server.rpc("describe_skill", name=new_name)["skill"]
 
 
+def forget_descriptions(server: Server, *names: str) -> None:
+    """Remove the descriptions of scripts, as an earlier release stored versions."""
+    with closing(sqlite3.connect(server.home / "skillery.db")) as connection, connection:
+        of_name = "skill_id = (SELECT id FROM skills WHERE name = ?)"
+        for name in names:
+            connection.execute(f"UPDATE skill_versions SET checks_json = NULL WHERE {of_name}", (name,))
+
+
+def are_all_read(server: Server) -> bool:
+    """Return whether the server has noted its newest version as described."""
+    with closing(sqlite3.connect(server.home / "skillery.db")) as connection:
+        noted = connection.execute("SELECT value FROM registry WHERE key = 'last described version'").fetchone()
+        newest = connection.execute("SELECT max(id) FROM skill_versions").fetchone()
+    return noted is not None and int(noted[0]) == newest[0]
+
+
 @pytest.mark.full
-def test_scripts_of_an_earlier_release_are_described_after_a_start(
+def test_scripts_of_an_earlier_release_are_described_once_after_a_start(
     start_server: Callable[..., Server], new_name: str
 ) -> None:
     server = start_server(new_home=True)
+    eventually(lambda: are_all_read(server))
     make(server.rpc, new_name)
     make(server.rpc, f"{new_name}-names", {"scripts/names.py": SCRIPTS["scripts/names.py"]})
     names = new_name, f"{new_name}-names"
     described = [server.rpc("describe_skill", name=name)["skill"]["scripts"] for name in names]
     server.stop()
-    with closing(sqlite3.connect(server.home / "skillery.db")) as connection, connection:
-        of_name = "skill_id = (SELECT id FROM skills WHERE name = ?)"
-        for name in names:
-            connection.execute(f"UPDATE skill_versions SET checks_json = NULL WHERE {of_name}", (name,))
-    rpc = start_server().rpc
+    forget_descriptions(server, *names)
+    server = start_server()
 
     assert (len(described[0]), described[1]) == (5, [])
+    rpc = server.rpc
     eventually(lambda: [rpc("describe_skill", name=name)["skill"].get("scripts") for name in names] == described)
+
+    # The next start reads only later versions.
+    eventually(lambda: are_all_read(server))
+    make(server.rpc, f"{new_name}-later")
+    server.stop()
+    forget_descriptions(server, new_name, f"{new_name}-later")
+    rpc = start_server().rpc
+    eventually(lambda: rpc("describe_skill", name=f"{new_name}-later")["skill"].get("scripts") == described[0])
+    assert "scripts" not in rpc("describe_skill", name=new_name)["skill"]
 
 
 def test_a_form_runs_a_script_with_files_and_input(server: Server, new_name: str) -> None:

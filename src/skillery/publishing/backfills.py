@@ -24,9 +24,10 @@ from skillery.attestations.signing import SignedStatement, Signing, insert_attes
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
 from skillery.database import Database
+from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.registry import lock_skill_row, locking_skills
 from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
-from skillery.errors import SkilleryError, StartupError
+from skillery.errors import Busy, SkilleryError, StartupError, Unavailable
 from skillery.formats.bundle import BundleFile, files_text
 from skillery.formats.scripts import Script, language_of
 from skillery.formats.semver import Version
@@ -45,6 +46,7 @@ AT_ONCE = 100
 """The number of versions in one transaction."""
 PAUSE = 4
 """The descriptions of scripts pause this many times as long as they take."""
+_DESCRIBED = "last described version"  # its id, as text
 
 
 class Backfill(NamedTuple):
@@ -279,48 +281,42 @@ def _predicates(row: Any, files: Mapping[str, str], builder: str) -> Iterator[tu
 # -- Descriptions of scripts -------------------------------------------------------------------------------------------
 
 
-class _Undescribed(NamedTuple):
-    """A version with scripts that no release has described."""
-
-    version_id: int
-    name: str
-    version: str
-    kind: str
-
-
 async def describe_stored(passing: Passing) -> None:
-    """Describe the scripts of versions that an earlier release stored. Several servers may describe the same version:
-    the first description stays.
+    """Describe the scripts of versions that an earlier release stored, and note the last one: the next start continues
+    behind it. Several servers may describe the same version: the first description stays.
     """
-    last: int | None = 0
     try:
-        while last is not None:
+        while True:
             began_at = time.monotonic()
-            read = partial(_read_undescribed, after=last)
-            last, undescribed = await asyncio.to_thread(passing.database.read_now, read)
+            last, undescribed = await asyncio.to_thread(passing.database.read_now, _read_undescribed)
+            if last is None:
+                return
             for each in undescribed:
                 await _describe(passing, each)
+            await passing.database.write(partial(_note_described, last=last))
             await asyncio.sleep(PAUSE * (time.monotonic() - began_at))
     except Exception:
         log.exception("the scripts of stored versions are described after the next start of this server")
 
 
-async def _describe(passing: Passing, of: _Undescribed) -> None:
-    checks, version = passing.checks, Version.parse(of.version)
-    read = partial(checks.stored_publication, identity=BUNDLER, name=of.name, version=version)
+async def _describe(passing: Passing, row: Any) -> None:
+    checks, version = passing.checks, Version.parse(row.version)
+    read = partial(checks.stored_publication, identity=BUNDLER, name=row.name, version=version)
     try:
         publication = await asyncio.to_thread(passing.database.read_now, read)
-        skill, _, tools = stored_examples(publication, of.kind)
+        skill, _, tools = stored_examples(publication, row.kind)
         files = [BundleFile(file.path, file.content, file.executable) for file in publication.files]
         scripts = await checks.undeclared.scripts(BUNDLER.name, skill.manifest, files, tools.values(), None)
-        await passing.database.write(partial(_store_scripts, of=of, scripts=scripts))
+        await passing.database.write(partial(_store_scripts, of=row, scripts=scripts))
+    except (Busy, Unavailable):  # the next start tries again
+        raise
     except SkilleryError as error:
-        log.warning("the scripts of %s@%s cannot be described: %s", of.name, of.version, error.message)
+        log.warning("the scripts of %s@%s cannot be described: %s", row.name, row.version, error.message)
 
 
-def _read_undescribed(connection: Connection, after: int) -> tuple[int | None, list[_Undescribed]]:
+def _read_undescribed(connection: Connection) -> tuple[int | None, list[Any]]:
     """Return the id of the last version that was read, or None after the last one, and those without descriptions."""
-    columns = skill_versions.c
+    columns, after = skill_versions.c, int(find_value(connection, _DESCRIBED) or 0)
     rows = connection.execute(
         select(columns.id, skills.c.name, columns.version, columns.kind, columns.checks_json, columns.manifest_json)
         .join(skills, skills.c.id == columns.skill_id)
@@ -329,7 +325,7 @@ def _read_undescribed(connection: Connection, after: int) -> tuple[int | None, l
         .limit(AT_ONCE)
     ).all()
     undescribed = [
-        _Undescribed(row.id, row.name, row.version, row.kind)
+        row
         for row in rows
         if checks_of(row.checks_json).scripts is None
         and not (msgspec.json.decode(row.manifest_json).get("runtime") or {}).get("entrypoint")
@@ -338,10 +334,15 @@ def _read_undescribed(connection: Connection, after: int) -> tuple[int | None, l
     return rows[-1].id if rows else None, undescribed
 
 
-def _store_scripts(connection: Connection, of: _Undescribed, scripts: Sequence[Script] | None) -> None:
+def _note_described(connection: Connection, last: int) -> None:
+    forget_value(connection, _DESCRIBED)
+    keep_value(connection, _DESCRIBED, str(last).encode())
+
+
+def _store_scripts(connection: Connection, of: Any, scripts: Sequence[Script] | None) -> None:
     """Store descriptions of scripts, unless they were stored since, or the version was purged."""
     lock_skill_row(connection, of.name)
-    is_stored = skill_versions.c.id == of.version_id, skill_versions.c.status != "purged"
+    is_stored = skill_versions.c.id == of.id, skill_versions.c.status != "purged"
     row = connection.execute(select(skill_versions.c.checks_json).where(*is_stored)).one_or_none()
     if row is not None and (checks := checks_of(row.checks_json)).scripts is None:
         described = msgspec.structs.replace(checks, scripts=scripts)
