@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +21,8 @@ from skillery.database.tables import skill_versions, skills, version_requires
 from skillery.errors import RequiresDraft, RequiresUnknown, RequiresUnsolvable
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.semver import Version
-from skillery.registry.required_choice import choose
+from skillery.registry import required_choice
+from skillery.registry.required_choice import choose, choose_possible
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
 from skillery.runs.mounts import Mounts
@@ -299,6 +300,44 @@ def test_an_imported_skill_that_requires_itself_does_not_block_the_import(sqlite
     [skill] = sent(sqlite_rpc, data, namespace=new_name)["skills"]
     [repair] = [each for each in skill["repairs"] if each["code"] == "left_out_skill"]
     assert (skill["outcome"], f"'{new_name}.a' is left out" in repair["message"]) == ("published", True)
+
+
+def test_an_import_requires_the_skills_that_fit_together(sqlite_rpc: Rpc, new_name: str) -> None:
+    rpc, base = sqlite_rpc, f"{new_name}.base"
+    for version, name in (("1.0.0", "one"), ("2.0.0", "two")):
+        rpc("create_skill", **skill(base, version))
+        rpc("create_skill", **skill(f"{new_name}.{name}", skills={base: version}))
+    text = "---\nname: a\ndescription: A.\ntoolhive.requires: x/one x/absent x/two x/base\n---\n"
+    [imported] = sent(rpc, zipped({"a/SKILL.md": text.encode()}), namespace=new_name)["skills"]
+
+    left_out = [each["message"] for each in imported["repairs"] if each["code"] == "left_out_skill"]
+    assert [message.split("'")[1] for message in left_out] == [f"{new_name}.absent", f"{new_name}.two"]
+    assert f"'{new_name}.two' 1.0.0 requires '{base}' 2.0.0" in left_out[1]
+    required = rpc("describe_skill", name=f"{new_name}.a")["skill"]["requires"]
+    assert [(each["name"], each["version"]) for each in required] == [(base, "1.0.0"), (f"{new_name}.one", "1.0.0")]
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_all_required_skills_of_an_import_share_one_time_limit(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"w.s{number}" for number in range(64)]
+    clock = itertools.count()  # each look at the clock takes a second
+
+    def work(connection: Connection) -> None:
+        for name in names:
+            insert_version(connection, name)
+        monkeypatch.setattr(required_choice, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        chosen, errors = choose_possible(connection, Identity("ann"), "w.top", names, "private")
+        monkeypatch.undo()
+        assert (chosen, [*errors]) == ([], names)
+        assert {error.message for error in errors.values()} == {
+            "no versions that satisfy all ranges were found within 5 s"
+        }
+        assert choose_possible(connection, Identity("ann"), "w.top", names, "private") == (names, {})
+
+    database.write_now(work)
+    assert next(clock) < 80
 
 
 def test_required_skills_need_the_same_version_of_a_package(packages_sqlite: Server, new_name: str) -> None:

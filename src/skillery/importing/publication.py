@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import InvalidBundle, NameTaken, SkilleryError, VersionExists
+from skillery.errors import InvalidBundle, NameTaken, VersionExists
 from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.licences import Origin
 from skillery.formats.names import index_name, is_within
@@ -29,7 +29,7 @@ from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing.package_locks import ImportScan, Mode
 from skillery.publishing.publisher import Publisher
 from skillery.registry.index_names import skills_with_index_name
-from skillery.registry.required_choice import choose
+from skillery.registry.required_choice import choose_possible
 from skillery.versions.new_versions import NewVersion
 
 # -- The options of one import -----------------------------------------------------------------------------------------
@@ -289,17 +289,11 @@ class SkillPublication:
 
     async def _required(self, name: str, names: Sequence[str]) -> tuple[dict[str, str], list[Repair]]:
         """Return the required skills that this registry has, each with a range, and a repair for each other one."""
-        requires, left_out = dict[str, str](), list[Repair]()
-        for required in names:
-            try:
-                chosen = partial(choose, name=name, requires=[(required, "*")], visibility=self._publisher.visibility)
-                await asyncio.to_thread(self._database.read_now, partial(chosen, identity=self._identity))
-            except SkilleryError as error:
-                message = f"the skill '{required}' is left out of the required skills: {error.message}"
-                left_out.append(Repair("left_out_skill", message, file=SKILL_MD))
-            else:
-                requires[required] = "*"
-        return requires, left_out
+        choosing = partial(choose_possible, name=name, names=names, visibility=self._publisher.visibility)
+        work = partial(choosing, identity=self._identity)
+        chosen, errors = await asyncio.to_thread(self._database.read_now, work) if names else ([], {})
+        messages = [f"the skill '{each}' is left out of the required skills: {errors[each].message}" for each in errors]
+        return dict.fromkeys(chosen, "*"), [Repair("left_out_skill", text, file=SKILL_MD) for text in messages]
 
     def _check_own_name(self, prepared: PreparedSkill, name: str) -> None:
         if self._options.into and prepared.stated != name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -14,7 +15,14 @@ from sqlalchemy import Connection, bindparam, select
 from skillery.backends import Identity
 from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_requires
-from skillery.errors import RequiresCycle, RequiresDraft, RequiresHidden, RequiresUnknown, RequiresUnsolvable
+from skillery.errors import (
+    RequiresCycle,
+    RequiresDraft,
+    RequiresHidden,
+    RequiresUnknown,
+    RequiresUnsolvable,
+    SkilleryError,
+)
 from skillery.formats.manifest_tables import MOST_REQUIRED
 from skillery.formats.names import import_name
 from skillery.formats.version_spec import VersionSpec, parse_version_spec, selects
@@ -140,14 +148,15 @@ def choose(
     name: str,
     requires: Iterable[tuple[str, str]],
     visibility: Visibility = "private",
+    provider: Skills | None = None,
 ) -> list[Required]:
     """Return the versions that a new version of the skill `name` requires: one for each skill, the direct ones first.
-    `requires` are the names of skills, each with a range.
+    `requires` are the names of skills, each with a range. Several choices with one `provider` share its time.
 
     The identity must see all of them, and so must the callers of a skill with this visibility. Raise RequiresUnknown,
     RequiresUnsolvable, RequiresCycle, RequiresHidden or RequiresDraft.
     """
-    provider = Skills(connection, identity, name)
+    provider = provider or Skills(connection, identity, name)
     needs = [Need(required, spec, f"'{name}'") for required, spec in requires]
     try:
         result = Resolver(provider, BaseReporter()).resolve(needs, max_rounds=MOST_ROUNDS)
@@ -181,6 +190,30 @@ def choose(
     _refuse_same_import([name, *chosen])
     rows = read_rows(connection, [each.version_id for each in chosen.values()])
     return sorted((Required(depths[row.name], row) for row in rows), key=lambda each: (each.depth, each.row.name))
+
+
+def choose_possible(
+    connection: Connection, identity: Identity, name: str, names: Sequence[str], visibility: Visibility
+) -> tuple[list[str], dict[str, SkilleryError]]:
+    """Return the skills of `names` that a new version of the skill `name` can require together, in any version, and the
+    errors about the others. An earlier name counts before a later one. All choices together take MOST_SECONDS at most.
+    """
+    provider, chosen, errors = Skills(connection, identity, name), list[str](), dict[str, SkilleryError]()
+
+    def add(added: Sequence[str]) -> None:
+        needs = [(each, "*") for each in (*chosen, *added)]
+        choose(connection, identity, name, needs, visibility, provider)
+        chosen.extend(added)
+
+    with suppress(SkilleryError):  # one choice is faster than one for each name
+        add(names)
+        return chosen, {}
+    for required in names:
+        try:
+            add([required])
+        except SkilleryError as error:
+            errors[required] = error
+    return chosen, errors
 
 
 # -- Why there is no choice --------------------------------------------------------------------------------------------
