@@ -71,9 +71,7 @@ def check_mounts(identity: Identity, versions: Sequence[VersionRow]) -> list[Ver
 
 
 def _check_same(mounted: VersionRow | SkillMount, version: VersionRow, unseen: Sequence[str] = ()) -> None:
-    """Raise InvalidParams if a run cannot mount both: it imports them by the same name. The error does not name the
-    `unseen` skills.
-    """
+    """Raise InvalidParams if a run cannot mount both. The error does not name the `unseen` skills."""
     if mounted.digest != version.digest and not {mounted.name, version.name}.isdisjoint(unseen):
         raise InvalidParams(
             "the skills of this run require a skill that you may not see: it would be mounted in two versions, or has "
