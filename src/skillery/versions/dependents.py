@@ -1,26 +1,37 @@
-"""The versions that require a version: list_dependents, and the findings about withdrawn required versions."""
+"""The versions that require a version: list_dependents, the findings about withdrawn required versions, and the skills
+around a skill.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, bindparam, exists, func, select
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, exists, func, select
 
 from skillery.backends import Identity
 from skillery.database.registry import Registry
-from skillery.database.tables import RESOLVABLE, skill_versions, skills, use_days, version_closure, version_requires
+from skillery.database.tables import (
+    RESOLVABLE,
+    catalogue,
+    skill_versions,
+    skills,
+    use_days,
+    version_closure,
+    version_requires,
+)
 from skillery.formats.version_spec import Latest, VersionSpec, parse_named
 from skillery.method import Cursor, Method, PageLimit, Params, SkillName, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
-from skillery.registry.requires import withdrawn_finding
+from skillery.registry.requires import declared_by, read_rows, withdrawn_finding
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.usage import first_day
 from skillery.registry.version_rows import Status, VersionRow, record_findings
 from skillery.registry.visibility import parameters, seen_version, sees_each, view_of
+from skillery.skills.catalogue_filters import is_listed
 
 _MOST_TOLD = 500
 """The maximum number of dependents whose finding is an event: an event for each would hold the transaction up."""
@@ -154,6 +165,114 @@ def tell_dependents(connection: Connection, identity: Identity, withdrawn: Versi
     for row in connection.execute(_DEPENDENTS.where(*is_of).limit(_MOST_TOLD)).all():
         about = {"by": identity.name, "by_kind": identity.kind, "digest": row.digest, "publisher": row.publisher}
         record_findings(connection, row.name, [finding], version=row.version, status=row.status, **about)
+
+
+# -- The skills around a skill, for its page ---------------------------------------------------------------------------
+# Code of a skill imports and calls only skills that its version requires: `version_closure` has all these edges.
+
+MOST_AROUND = 20
+_MOST_REQUIRED, _MOST_DEPENDENTS = 50, 1000
+_MOST_USES = 60
+_MOST_IN_A_DAY = 50
+"""A caller with more rows of uses on a day is left out: programs that read all skills do not use them together."""
+
+
+class NeededBy(NamedTuple):
+    """A skill whose latest version requires a skill. `is_called` says whether each call is a separate run."""
+
+    name: str
+    range: str
+    is_called: bool
+
+
+class UsedTogether(NamedTuple):
+    """A skill that the same callers used on the same days. `times` counts callers on each day."""
+
+    name: str
+    times: int
+
+
+class Around(NamedTuple):
+    """The skills around a skill that an identity sees, those with the most uses first."""
+
+    needed_by: list[NeededBy]
+    together: list[UsedTogether]
+
+
+_direct = (
+    select(version_closure.c.version_id, version_closure.c.depends_on_id)
+    .where(version_closure.c.depends_on_id.in_(bindparam("required_ids", expanding=True)), version_closure.c.depth == 1)
+    .order_by(version_closure.c.depends_on_id.desc(), version_closure.c.version_id.desc())
+    .limit(_MOST_DEPENDENTS)
+    .subquery("direct")
+)
+_spec = select(version_requires.c.spec).where(
+    version_requires.c.version_id == _direct.c.version_id, version_requires.c.name == bindparam("required_name")
+)
+_NEEDED_BY = (
+    select(catalogue.c.name, _spec.scalar_subquery().label("spec"), _direct.c.depends_on_id)
+    .join_from(_direct, catalogue, catalogue.c.version_id == _direct.c.version_id)
+    .where(is_listed())
+    .order_by(catalogue.c.uses_30d.desc(), catalogue.c.name)
+    .limit(MOST_AROUND)
+)
+
+
+def _is_use(rows: FromClause) -> ColumnElement[bool]:
+    return (rows.c.runs + rows.c.loads > 0) & (rows.c.caller != "")
+
+
+# The last uses of the skill, each day of a caller once; then the other skills that the caller used on that day.
+_other, _any = use_days.alias("other"), use_days.alias("any_of_day")
+_last_uses = (
+    select(use_days.c.day, use_days.c.caller)
+    .where(use_days.c.skill_id == bindparam("skill_id"), use_days.c.day >= bindparam("first"), _is_use(use_days))
+    .order_by(use_days.c.day.desc())
+    .limit(_MOST_USES)
+    .subquery("last_uses")
+)
+_days = select(_last_uses).distinct().subquery("days")
+_too_many = select(_any.c.skill_id).where(_any.c.day == _days.c.day, _any.c.caller == _days.c.caller)
+_same_days = (
+    select(_other.c.skill_id, _days.c.day, _days.c.caller)
+    .distinct()
+    .join_from(_days, _other, and_(_other.c.day == _days.c.day, _other.c.caller == _days.c.caller))
+    .where(_other.c.skill_id != bindparam("skill_id"), _is_use(_other))
+    .where(_too_many.limit(1).offset(_MOST_IN_A_DAY).scalar_subquery().is_(None))
+    .subquery("same_days")
+)
+_times = (
+    select(_same_days.c.skill_id, func.count().label("times"))
+    .group_by(_same_days.c.skill_id)
+    # Once is a coincidence.
+    .having(func.count() > 1)
+    .subquery("times")
+)
+_TOGETHER = (
+    select(catalogue.c.name, _times.c.times)
+    .join_from(_times, catalogue, catalogue.c.skill_id == _times.c.skill_id)
+    .where(is_listed())
+    .order_by(_times.c.times.desc(), catalogue.c.name)
+    .limit(MOST_AROUND)
+)
+
+
+def read_around(connection: Connection, identity: Identity, skill_id: int, name: str) -> Around:
+    """Return the skills around a skill that the identity sees, at most MOST_AROUND of each kind.
+
+    No skill makes its page slow: `needed_by` comes from _MOST_DEPENDENTS versions that require the newest versions of
+    the skill, and `together` from its last _MOST_USES uses in 30 days.
+    """
+    view, values = view_of(identity), {"skill_id": skill_id, **parameters(identity)}
+    where = [sees_each(view, catalogue, catalogue.c.skill_id)] if view is not None else []
+    together = connection.execute(_TOGETHER.where(*where), {**values, "first": first_day().isoformat()})
+    around = Around([], [UsedTogether(row.name, int(row.times)) for row in together])
+    if required_ids := list(connection.scalars(_REQUIRED.limit(_MOST_REQUIRED), values)):
+        values |= {"required_ids": required_ids, "required_name": name}
+        needing = connection.execute(_NEEDED_BY.where(*where), values).all()
+        calls = {row.version_id for row in read_rows(connection, required_ids) if declared_by(row).is_called}
+        around.needed_by.extend(NeededBy(row.name, row.spec, row.depends_on_id in calls) for row in needing)
+    return around
 
 
 METHODS = (Method(list_dependents, "read", audits=""),)

@@ -17,6 +17,7 @@ from skillery.publishing.evaluation_results import ListEvaluations, list_evaluat
 from skillery.publishing.evaluation_rows import Evaluation
 from skillery.registry.version_rows import Severity
 from skillery.runs.failures import ListFailures, list_failures
+from skillery.versions.dependents import read_around
 from skillery.versions.example_results import ExampleResult, ResultFile, read_results
 from skillery.web.frame import Direct, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
@@ -70,7 +71,9 @@ async def show_about(request: PageRequest) -> Page:
     can_change = request.publishes(opened.name)
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     page_of_failures = await request.do(list_failures, ListFailures(skill=opened.name, limit=3)) if can_change else None
+    around = partial(read_around, identity=request.identity, skill_id=opened.facts.skill_id, name=opened.name)
     values: dict[str, Any] = {
+        "around": await request.read_page(around),
         "failing_ways": page_of_failures.failures if page_of_failures else [],
         "inputs": fields_of(skill.manifest.get("inputs")),
         "tools": [(tool, fields_of(inputs_of_schema(tool.parameters))) for tool in tools],

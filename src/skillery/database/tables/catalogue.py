@@ -191,7 +191,8 @@ use_days = Table(
     comment="Runs and reads of each skill by day, caller and program. After 35 days, by day only; after 400, none.",
     sqlite_with_rowid=False,
 )
-Index("ix_use_days_day", use_days.c.day)
+# The second column is for the skills that a caller used on a day: skillery.versions.dependents.
+Index("ix_use_days_caller", use_days.c.day, use_days.c.caller, use_days.c.skill_id)
 
 reach_days = Table(
     "reach_days",
