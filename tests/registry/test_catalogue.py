@@ -412,6 +412,7 @@ def test_an_entry_has_the_facts_of_a_version(rpc: Rpc, publish: Publish, new_nam
         "catalogue": {
             "status": "published",
             "language": "python",
+            "scripts": 0,
             "tags": ["x", "Y"],
             "verified": False,
             "labels": ["stable"],

@@ -81,6 +81,21 @@ def test_publishing_describes_scripts_without_running_them(server: Server, new_n
     ]
 
 
+def test_the_catalogue_counts_scripts(server: Server, new_name: str) -> None:
+    make(server.rpc, f"{new_name}.several")
+    make(server.rpc, f"{new_name}.single", {"scripts/count.py": COUNT})
+    make(server.rpc, f"{new_name}.text", {})
+
+    for address in (f"/?ns={new_name}", f"/?ns={new_name}&q=texts"):
+        page = Browser(server.url, **HTML).get(address).text
+        contents = dict(re.findall(rf'{new_name}\.(\w+)</a></h2>.*?class="meta"><span>([^<]*)', page, re.DOTALL))
+        assert contents == {
+            "several": "Instructions and 5 scripts",
+            "single": "Instructions and 1 script",
+            "text": "Instructions",
+        }, address
+
+
 def test_skills_with_an_entrypoint_offer_no_scripts(sqlite_server: Server, new_name: str) -> None:
     files = [{"path": path, "content": SCRIPTS[path]} for path in ("scripts/count.py", "code/other.py")]
     manifest = {

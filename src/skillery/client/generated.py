@@ -291,6 +291,8 @@ class CatalogueEntry(TypedDict):
     status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
     language: Literal["python", "javascript", "bash", "markdown"]
     """markdown for a skill without code."""
+    scripts: int
+    """Number of scripts that describe_skill lists."""
     tags: list[str]
     verified: bool
     """Whether it has examples and all passed."""

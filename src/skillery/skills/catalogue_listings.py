@@ -41,6 +41,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
 
     status: FilterStatus
     language: Annotated[SkillLanguage, Meta(description="markdown for a skill without code")]
+    scripts: Annotated[int, Meta(description="Number of scripts that describe_skill lists")]
     tags: list[str]
     verified: Annotated[bool, Meta(description="Whether it has examples and all passed")]
     labels: Annotated[list[str], Meta(description="Labels that point to this version")]
@@ -76,12 +77,13 @@ class Shown(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-class _Standing(msgspec.Struct):
-    deprecated: Deprecation | None = None
+class _Stored(msgspec.Struct):
+    deprecated: Deprecation | None = None  # in the standing of a version
+    scripts: list[msgspec.Raw] = []  # in its check results
 
 
 _manifest = msgspec.json.Decoder(Manifest)
-_standing = msgspec.json.Decoder(_Standing)
+_stored_parts = msgspec.json.Decoder(_Stored)
 _SIZES = (1, 20, 50)
 """Numbers of versions that statements are compiled for. A shorter list repeats its last version."""
 _labels = func.aggregate_strings(labels.c.label, literal_column("','"))  # type: ignore[arg-type]
@@ -90,6 +92,7 @@ _COLUMNS = (
     skill_versions.c.names_json,
     skill_versions.c.summary_json,
     skill_versions.c.manifest_json,
+    skill_versions.c.checks_json,
     skill_versions.c.standing_json,
     catalogue.c.status,
     catalogue.c.language,
@@ -134,6 +137,7 @@ def _shown(
     names_json: str,
     summary_json: str,
     manifest_json: str,
+    checks_json: str | None,
     standing_json: str | None,
     status: FilterStatus,
     language: SkillLanguage,
@@ -154,10 +158,10 @@ def _shown(
 ) -> Shown:
     manifest = _manifest.decode(manifest_json)
     uses_by_day, failed_by_day = read_by_day(by_day)
-    counted = completed + failed
     entry = CatalogueEntry(
         status=status,
         language=language,
+        scripts=len(_stored_parts.decode(checks_json).scripts) if checks_json else 0,
         tags=manifest.tags,
         verified=bool(verified),
         labels=sorted(labels_text.split(",")) if labels_text else [],
@@ -170,8 +174,8 @@ def _shown(
         runs_30d=runs,
         uses_by_day=uses_by_day,
         failed_by_day=failed_by_day,
-        success_rate_30d=round(completed / counted, 4) if counted else None,
-        deprecated=_standing.decode(standing_json).deprecated if standing_json else None,
+        success_rate_30d=round(completed / (completed + failed), 4) if completed or failed else None,
+        deprecated=_stored_parts.decode(standing_json).deprecated if standing_json else None,
         looks_like=looks_like,
         copy_of=copy_of,
         source=source or None,
