@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from skillery.backends import NetworkUse
 from skillery.database import Database
-from skillery.database.tables import reach_days, search_days
+from skillery.database.tables import reach_days, search_days, skills
 from skillery.registry.searches import (
     LONGEST,
     MOST_ROWS,
@@ -25,11 +25,12 @@ from skillery.registry.searches import (
     write_searches,
 )
 from skillery.registry.usage import thin_out
+from skillery.registry.uses import User, count_use
 from skillery.skills.reach import MOST_TARGETS, OTHERS, count_reach
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.browser import Browser, token_of
-from tests.support.people import Caller, Who, people_settings
+from tests.support.people import Caller, Who, headers_of, people_settings
 from tests.support.processes import await_early_day, eventually
 
 METHODS = ("get_activity", "list_reach", "list_searches")
@@ -122,6 +123,28 @@ def test_skills_without_a_use_are_listed(org: Server, new_name: str) -> None:
 
     assert answer["unused"] == 1
     assert [skill["name"] for skill in answer["skills"]] == [f"{new_name}.unused"]
+
+
+def test_unused_skills_have_the_day_of_their_last_use(org: Server, new_name: str) -> None:
+    owner, name, day = publisher_of(org.url, "olga", new_name), f"{new_name}.old", datetime.now(UTC) - timedelta(40)
+    owner.create(name)
+    owner.create(f"{new_name}.never")
+
+    def use(connection: Connection) -> None:
+        skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name))
+        count_use(connection, skill_id or 0, 0, User("olga", ""), "completed", 1.0, day)
+
+    database = Database(org.database or f"sqlite:///{org.home / 'skillery.db'}")
+    database.write_now(use)
+    database.close()
+
+    unused = owner("get_activity", sort="unused")["skills"]
+    assert [(row["name"], row["last_day"]) for row in unused] == [
+        (f"{new_name}.never", None),
+        (name, day.date().isoformat()),
+    ]
+    page = Browser(org.url, **headers_of(Who("olga", "publish read", f"{new_name}.*")), accept="text/html")
+    assert day.date().isoformat() in page.get("/insight/use?sort=unused").text
 
 
 def test_private_skills_of_others_are_not_counted(org: Server, new_name: str) -> None:

@@ -2038,6 +2038,7 @@ class SkillActivity(TypedDict):
     p95_ms: float | None
     """95th percentile of completed runs of the last 35 days."""
     last_day: str | None
+    """Of an unused skill, the last day before the period."""
 
 
 class CallerActivity(TypedDict):

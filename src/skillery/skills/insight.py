@@ -104,7 +104,7 @@ class SkillActivity(Activity, frozen=True):
 
     name: str
     p95_ms: Annotated[float | None, Meta(description="95th percentile of completed runs of the last 35 days")]
-    last_day: date | None
+    last_day: Annotated[date | None, Meta(description="Of an unused skill, the last day before the period")]
 
 
 class CallerActivity(Activity, frozen=True):
@@ -156,10 +156,7 @@ _SUMMED = ("runs", "completed", "failed", "loads", "busy_ms")
 _used = or_(use_days.c.runs > 0, use_days.c.loads > 0)
 _caller = case((_used, func.nullif(use_days.c.caller, "")), else_=null())
 _CALLERS = func.count(_caller.distinct()).label("callers")
-_SUMS = (
-    *(func.coalesce(func.sum(use_days.c[name]), 0).label(name) for name in _SUMMED),
-    _CALLERS,
-)
+_SUMS = (*(func.coalesce(func.sum(use_days.c[name]), 0).label(name) for name in _SUMMED), _CALLERS)
 _USES, _LAST = func.sum(use_days.c.runs + use_days.c.loads), func.max(case((_used, use_days.c.day), else_=null()))
 _ORDERS: Mapping[str, ColumnElement[Any]] = {
     "used": _USES,
@@ -198,21 +195,20 @@ def read_activity(
     ]
     callers: Sequence[Any] = ()
     if names_callers:
-        named = rows(
-            use_days.c.caller,
-            *_SUMS,
-            func.count(use_days.c.skill_id.distinct()).label("skills"),
-            _LAST.label("last_day"),
-        )
+        of_skills = func.count(use_days.c.skill_id.distinct()).label("skills")
+        named = rows(use_days.c.caller, *_SUMS, of_skills, _LAST.label("last_day"))
         named = named.where(use_days.c.caller != "", _used).group_by(use_days.c.caller)
         callers = read(named.order_by(_USES.desc(), use_days.c.caller).limit(params.limit))
     used_ids = rows(use_days.c.skill_id).where(_used)
     listed = insight_into(identity, params.namespace, catalogue, catalogue.c.skill_id)
     unused = select(catalogue.c.name).where(is_listed(), listed, catalogue.c.skill_id.not_in(used_ids))
     if params.sort == "unused":
+        page = unused.add_columns(catalogue.c.skill_id).order_by(catalogue.c.name).limit(params.limit).subquery()
+        earlier = select(use_days.c.day).where(use_days.c.skill_id == page.c.skill_id, _used)
+        last_day = earlier.order_by(use_days.c.day.desc()).limit(1).scalar_subquery()
         top: Sequence[Any] = [
-            SkillActivity(**empty, name=name, p95_ms=None, last_day=None)
-            for (name,) in read(unused.order_by(catalogue.c.name).limit(params.limit))
+            SkillActivity(**empty, name=name, p95_ms=None, last_day=_day(day))
+            for name, day in read(select(page.c.name, last_day).order_by(page.c.name))
         ]
     else:
         by_skill = rows(skills.c.id, skills.c.name, *_SUMS, _LAST.label("last_day")).where(_used)

@@ -215,7 +215,7 @@ TABS = {
         _skills,
         {
             "used": "most used",
-            "unused": "never used",
+            "unused": "not used",
             "slow": "slow",
             "busy": "expensive",
             "failed": "failing",
