@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from skillery.app.bundled import bundled_folders
-from skillery.authoring.model_evaluation import Candidate, candidates_for
 from skillery.evaluations.dialects import Api, Chat, Tool
 from skillery.evaluations.models import Model, ModelFailed, Reply, TokenBudget, check_address, open_model
+from skillery.evaluations.prompts import Candidate, candidates_for
 from skillery.evaluations.statistics import change_between, share_of, sight_of
 from skillery.evaluations.trials import BudgetUsed, Tokens
 from tests.cli.test_cli import Ended, skillery

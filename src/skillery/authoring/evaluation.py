@@ -14,65 +14,17 @@ from xml.etree import ElementTree
 import msgspec
 
 from skillery.authoring.folder_runs import FolderRuns
-from skillery.authoring.model_evaluation import Candidate, Choice, ModelResults, Tried
+from skillery.authoring.model_evaluation import ModelResults, Tried
 from skillery.authoring.own_tests import test_folder
 from skillery.authoring.results import Report, Result
+from skillery.evaluations.prompts import Candidate, Choice, Findability, Prompt, searched
 from skillery.evaluations.trials import ARMS, Arm
-from skillery.formats.suites import Case, Suite, read_suite, suite_files
+from skillery.formats.suites import Suite, read_suite, suite_files
 from skillery.formats.timestamps import instant_text
 from skillery.formats.wording import one_line
 
-SEARCHED = 20
-"""The number of search results that count for a prompt."""
-DEPTHS = (1, 3, 5)
 Search = Callable[[str], Awaitable[Sequence[Candidate]]]
 """Return the skills that a registry finds for a prompt, best first."""
-
-
-class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prompt of a suite, and what a search with it found. `rank` counts from 1, or is None if the skill was not among
-    the first SEARCHED results. `first` is the first result, or "" without results.
-    """
-
-    id: str
-    source: str
-    prompt: str
-    triggers: bool
-    rank: int | None = None
-    first: str = ""
-
-
-class Findability(msgspec.Struct, frozen=True):
-    """How well a search finds the skill by the prompts that should lead to it."""
-
-    prompts: tuple[Prompt, ...]
-
-    @property
-    def expected(self) -> list[Prompt]:
-        return [prompt for prompt in self.prompts if prompt.triggers]
-
-    @property
-    def missed(self) -> list[Prompt]:
-        """The prompts whose skill is not first."""
-        return [prompt for prompt in self.expected if prompt.rank != 1]
-
-    @property
-    def wrong(self) -> list[Prompt]:
-        """The prompts that should not lead to the skill, and have it first."""
-        return [prompt for prompt in self.prompts if not prompt.triggers and prompt.rank == 1]
-
-    def share_at(self, depth: int) -> float:
-        """Return the share of the expected prompts with the skill among the first `depth` results."""
-        return fmean(prompt.rank is not None and prompt.rank <= depth for prompt in self.expected)
-
-    @property
-    def reciprocal_rank(self) -> float:
-        return fmean(1 / prompt.rank if prompt.rank else 0.0 for prompt in self.expected)
-
-    def as_json(self) -> dict[str, Any]:
-        shares = {f"at_{depth}": round(self.share_at(depth), 4) for depth in DEPTHS} if self.expected else {}
-        mean = {"mean_reciprocal_rank": round(self.reciprocal_rank, 4)} if self.expected else {}
-        return {"prompts": len(self.prompts), **shares, **mean, "missed": self.missed, "wrong": self.wrong}
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -104,7 +56,10 @@ class Evaluation(msgspec.Struct, frozen=True):
         return sum(case.kind == kind for case in self.suite.cases)
 
     def as_json(self) -> dict[str, Any]:
-        findability = {"findability": self.findability.as_json()} if self.findability else {}
+        findability = {}
+        if self.findability:
+            prompts = {"missed": self.findability.missed, "wrong": self.findability.wrong}
+            findability = {"findability": self.findability.figures() | prompts}
         facts = {"folder": self.report.folder, "name": self.report.name, "version": self.report.version, "ok": self.ok}
         model = {"model": self.model} if self.model else {}
         tasks = {"tasks": self.count("task"), **model}
@@ -124,20 +79,13 @@ async def evaluate_folder(
     prompts = [case for case in suite.cases if case.kind == "trigger"]
     findability = None
     if search is not None and prompts and report.name:
-        findability = Findability(tuple([await _searched(search, report.name, case) for case in prompts]))
+        findability = Findability(tuple([searched(case, report.name, await search(case.prompt)) for case in prompts]))
     return Evaluation(report, suite, began_at, time.monotonic() - began, findability)
 
 
 def _suite(folder: Path) -> Suite:
     paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     return read_suite({path: (folder / path).read_bytes() for path in suite_files(paths)})
-
-
-async def _searched(search: Search, name: str, case: Case) -> Prompt:
-    names = [candidate.name for candidate in await search(case.prompt)]
-    ranks = (rank for rank, result in enumerate(names, 1) if case.is_meant(result, name))
-    first = names[0] if names else ""
-    return Prompt(case.id, case.source, case.prompt, case.triggers, next(ranks, None), first)
 
 
 # -- The forms for other programs --------------------------------------------------------------------------------------
@@ -257,11 +205,9 @@ def junit_of(evaluations: Sequence[Evaluation]) -> bytes:
 def _prompt_cases(evaluation: Evaluation) -> Iterator[tuple[str, str, str]]:
     """Yield how a prompt was tried (`search` or `choice`), its title, and why it led to another skill, or ""."""
     for prompt in evaluation.findability.prompts if evaluation.findability else ():
-        place = f"the skill is number {prompt.rank}" if prompt.rank else "the skill is not found"
-        yield "search", _title(prompt), "" if (prompt.rank == 1) == prompt.triggers else f"{place}, not as expected"
+        yield "search", _title(prompt), prompt.problem
     for choice in evaluation.model.choices if evaluation.model else ():
-        chosen = f"the model chose the skill in {choice.share:.0%} of {len(choice.chosen)} trials"
-        yield "choice", _title(choice), "" if choice.ok else f"{chosen}, not as expected"
+        yield "choice", _title(choice), choice.problem
 
 
 def _title(case: Prompt | Choice) -> str:

@@ -6,8 +6,6 @@ An agent gets the skill without its suites, and without its permissions: its run
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -20,27 +18,17 @@ from skillery.authoring.folder_host import Finder
 from skillery.authoring.own_tests import read_folder
 from skillery.client import AnsweredError, AsyncClient, InternalError
 from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
-from skillery.evaluations.dialects import Chat, Tool
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, TokenBudget, open_model
+from skillery.evaluations.prompts import Candidate, Choice, candidates_for, choose
 from skillery.evaluations.statistics import Summary, summarize
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, Refusal, TriedSkill, describe
-from skillery.evaluations.trials import Arm, Budget, BudgetUsed, Graded, Limits, Task, Tokens, Trial, TrialResult
+from skillery.evaluations.trials import Arm, BudgetUsed, Graded, Limits, Task, Tokens, Trial, TrialResult
 from skillery.formats.bundle import digest_of
 from skillery.formats.graders import grade_here
 from skillery.formats.suites import Case, Suite
-from skillery.formats.wording import Problem, one_line
+from skillery.formats.wording import Problem
 from skillery.publishing.folders import SkillFolder
-
-THRESHOLD = 0.5
-"""The share of trials from which a skill counts as chosen, as in skill-creator."""
-
-
-class Candidate(NamedTuple):
-    """A skill that a model may choose."""
-
-    name: str
-    description: str
 
 
 class ModelPlan(NamedTuple):
@@ -66,21 +54,6 @@ class Tried(msgspec.Struct, frozen=True):
     number: int
     trial: Trial
     graded: Graded
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """How often the meant skill was chosen for a prompt. `chosen` has the choice of each trial, "" for none."""
-
-    id: str
-    source: str
-    prompt: str
-    triggers: bool
-    chosen: tuple[str, ...]
-    share: float
-
-    @property
-    def ok(self) -> bool:
-        return (self.share >= THRESHOLD) == self.triggers
 
 
 class ModelResults(msgspec.Struct, frozen=True):
@@ -238,9 +211,7 @@ class _Work:
         candidates = candidates_for(meant, await registry.search(case.prompt), registry.others, seed)
         names = frozenset(row.name for row in candidates if case.is_meant(row.name, meant.name))
         if names:
-            chosen = [
-                await _chosen(self._model, case.prompt, candidates, self.budget) for _ in range(self._plan.trials)
-            ]
+            chosen = [await choose(self._model, case.prompt, candidates, self.budget) for _ in range(self._plan.trials)]
             share = round(sum(name in names for name in chosen) / len(chosen), 4)
             self.choices.append(Choice(case.id, case.source, case.prompt, case.triggers, tuple(chosen), share))
 
@@ -264,49 +235,3 @@ class _Work:
                 self.state, self.reason = "failed", error.message
             if self.reason:
                 return
-
-
-# -- Choices: which skill a model loads for a prompt, by the names and descriptions of many skills ---------------------
-
-
-_NEAREST, _DRAWN = 20, 30
-"""How many skills a model chooses from: the best results of a search, and others that are drawn."""
-_NONE = "none"
-_MOST_DESCRIPTION = 1_024
-_ANSWER_TOKENS = 1_024
-_SYSTEM = """\
-You get a request of a user. Before you answer it, you may load one skill of this list. Call choose_skill with the name
-of the skill that helps with this request, or with "none" if no skill fits. Do not answer the request itself.
-"""
-
-
-def candidates_for(
-    meant: Candidate, nearest: Sequence[Candidate], others: Sequence[Candidate], seed: str
-) -> list[Candidate]:
-    """Return the candidates for a prompt: the meant skill, the nearest ones, and a sample of all others. `seed` and the
-    names decide the sample and the order, so a new skill in the registry replaces at most one candidate.
-    """
-    listed = {candidate.name: candidate for candidate in (*nearest[:_NEAREST], meant)}
-    drawn = heapq.nsmallest(_DRAWN, (each for each in others if each.name not in listed), partial(_draw, seed))
-    return sorted((*listed.values(), *drawn), key=partial(_draw, f"order {seed}"))
-
-
-def _draw(seed: str, candidate: Candidate) -> bytes:
-    return hashlib.sha256(f"{seed} {candidate.name}".encode()).digest()
-
-
-async def _chosen(model: ModelClient, prompt: str, candidates: Sequence[Candidate], budget: Budget) -> str:
-    """Return the name that the model chooses, or "" for none, and for a name that is not in the list."""
-    names = [candidate.name for candidate in candidates]
-    listed = "\n".join(
-        f"{candidate.name}: {one_line(candidate.description, _MOST_DESCRIPTION)}" for candidate in candidates
-    )
-    parameters = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "enum": [*names, _NONE]}},
-        "required": ["name"],
-    }
-    tool = Tool("choose_skill", "Load a skill, or say that none fits.", parameters)
-    reply = await model.ask(Chat(f"{_SYSTEM}\n{listed}", [prompt], [tool], _ANSWER_TOKENS), budget)
-    calls = [call.arguments.get("name") for call in reply.message.calls if call.name == tool.name]
-    return next((name for name in names if calls[:1] == [name]), "")

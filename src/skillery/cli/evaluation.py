@@ -27,10 +27,11 @@ from skillery.cli.proof import sign_option
 from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
-    from skillery.authoring.evaluation import Evaluation, Findability
+    from skillery.authoring.evaluation import Evaluation
     from skillery.authoring.folder_host import Finder
-    from skillery.authoring.model_evaluation import Candidate, ModelPlan, Registry
+    from skillery.authoring.model_evaluation import ModelPlan, Registry
     from skillery.client import AsyncClient
+    from skillery.evaluations.prompts import Candidate, Findability
     from skillery.settings.load import Settings
 
 MOST_MISSED = 10
@@ -145,11 +146,12 @@ class _Session(NamedTuple):
 
     async def run(self, settings: Settings, client: AsyncClient | None) -> list[Evaluation]:
         """Return the evaluation of each folder. With a client, the prompts of the suites are searched."""
-        from skillery.authoring.evaluation import SEARCHED, evaluate_folder
+        from skillery.authoring.evaluation import evaluate_folder
         from skillery.authoring.folder_host import Finder
         from skillery.authoring.folder_runs import open_runs
-        from skillery.authoring.model_evaluation import Candidate, Registry
+        from skillery.authoring.model_evaluation import Registry
         from skillery.cli.connection import connect
+        from skillery.evaluations.prompts import SEARCHED, Candidate
 
         async def search(prompt: str) -> list[Candidate]:
             assert client is not None
@@ -195,7 +197,7 @@ class _Session(NamedTuple):
 
 async def _listed(client: AsyncClient) -> list[Candidate]:
     """Return all skills that the caller sees."""
-    from skillery.authoring.model_evaluation import Candidate
+    from skillery.evaluations.prompts import Candidate
 
     skills, cursor = list[Candidate](), None
     while True:
@@ -234,7 +236,7 @@ def _print_evaluation(evaluation: Evaluation, *, is_searched: bool, has_model: b
 
 
 def _print_findability(findability: Findability) -> None:
-    from skillery.authoring.evaluation import DEPTHS
+    from skillery.evaluations.prompts import DEPTHS
 
     expected, missed, wrong = findability.expected, findability.missed, findability.wrong
     if expected:
