@@ -67,7 +67,7 @@ def test_examples_are_graded_and_reported_to_other_programs(
 
     assert ended.code == 1
     assert "example graded" in ended.out
-    assert "the answer does not match '[3-9] words'" in ended.out
+    assert "the answer does not match '[3-9] words': it is {" in ended.out
     assert "evals/evals.json: case 2 is an integer, expected an object" in ended.out
     assert "prompts of its suites, not searched: 3" in ended.out
     assert "not run because they need a model (--model): 1" in ended.out
@@ -98,8 +98,9 @@ def test_prompts_of_suites_are_searched_in_the_registry(words: Path, evaluate: C
     searched = [case for case in suite if case.attrib["classname"] == "team.wordsz.search"]
     assert (suite.attrib["skipped"], len(searched)) == ("2", 3)
     assert [case[0].attrib["message"] for case in searched if len(case)] == [
-        "the skill is not found, not as expected", "the skill is number 1, not as expected"
-    ]  # fmt: skip
+        "expected the skill as the first result: the skill is not found, first is text.redact.pii",
+        "expected another first result, or none: the skill is number 1",
+    ]
 
 
 @pytest.mark.full
@@ -148,7 +149,7 @@ def test_failed_grader_refuses_the_version(rpc: Rpc, new_name: str) -> None:
 
     [finding] = error["data"]["findings"]
     assert finding["message"].startswith(
-        "graded: output.words: 2 is greater than the maximum of 1; the answer does not contain 'zz'"
+        "graded: output.words: 2 is greater than the maximum of 1; the answer does not contain 'zz': it is {"
     )
     assert rpc("create_skill", **published)["status"] == "published"
 
