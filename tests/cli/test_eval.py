@@ -115,6 +115,7 @@ def test_the_page_about_evaluations_runs(start_server: Callable[..., Server], tm
     assert "with the skill: 2 of 2 trials passed, 100% (34% to 100%)" in printed
     assert "without: 0 of 2 trials passed" in printed
     assert "search: of 2 prompts, the skill is 100% among 1, 100% among 3, 100% among 5" in printed
+    assert "team.greet 0.1.0: search: first for 100% of 2 prompts, wrongly first for 0 of 1" in printed
 
 
 @pytest.mark.full

@@ -533,3 +533,52 @@ def test_results_of_another_tool_are_signed_by_their_sender(sqlite_rpc: Rpc, new
     [row] = sqlite_rpc("list_attestations", name=new_name, predicate="evaluation")["attestations"]
     assert (sent.code, sent.out.strip()) == (0, row["id"])
     assert row["summary"] == "75% with, 25% without · nothing to compare · 2 cases · measured outside"
+
+
+@pytest.mark.full
+def test_prompts_are_searched_as_if_the_version_was_published(server: Server, new_name: str) -> None:
+    name, word = f"few.{new_name}", f"zebu{new_name}"
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    hugo = Caller(server.url, Who("hugo", "read run publish", "few.*"))
+    for hidden in ("hidden.zebus", f"few.{new_name}x"):
+        made = manifest(f"{hidden}.{word}", kind="instruction", description=f"Count the {word} of a herd")
+        ann("create_skill", manifest=made, skill_md="# A\n", files=[])
+        ann("set_visibility", name=f"{hidden}.{word}", visibility="private")
+    prompts = [
+        {"query": f"how many {word} has the herd?", "should_trigger": True},
+        {"query": "fly to the moon", "should_trigger": True},
+        {"query": f"a \0 {word}", "should_trigger": False},
+    ]
+    files = skill_files(ADDS, **{"evals/triggers.json": json.dumps(prompts)})
+    of_version = {"1.0.0": "Add numbers", "1.1.0": f"Count {word}"}
+    for version, description in of_version.items():
+        made = manifest(name, version=version, description=description, examples=[SMALL])
+        assert hugo("create_skill", manifest=made, skill_md="# A\n", files=files)["status"] == "in_review"
+        if version == "1.0.0":
+            assert ended(hugo, name, version)["findability"]["at_5"] == 0
+            hugo("set_visibility", name=name, visibility="private")
+    evaluation = ended(hugo, name, "1.1.0")
+
+    assert (evaluation["state"], evaluation["kinds"]) == ("done", ["run", "search"])
+    assert evaluation["findability"] == {
+        "prompts": 3, "expected": 2, "at_1": 0.5, "at_3": 0.5, "at_5": 0.5, "mean_reciprocal_rank": 0.5, "wrong": 1
+    }  # fmt: skip
+    searched = "search: first for 50% of 2 prompts, wrongly first for 1 of 1"
+    assert evaluation["summary"] == f"100% with · nothing to compare · 1 case · {searched}"
+    assert [case["problems"] for case in evaluation["cases"] if case["kind"] == "search"] == [
+        [],
+        ["expected the skill as the first result: the skill is not found"],
+        ["expected another first result, or none: the skill is number 1"],
+    ]
+    assert searched in hugo.http.get(f"/s/{name}@1.1.0").text
+    for query in (word, "adding numbers"):
+        assert name not in {skill["name"] for skill in ann("search_skills", query=query)["skills"]}
+
+    # A policy judges no prompts.
+    hugo("start_evaluation", name=name, version="1.1.0", kinds=["search"])
+    again = ended(hugo, name, "1.1.0")
+    assert (again["verdict"], again["shares"], again["summary"]) == (None, {}, searched)
+    [need] = hugo("explain_policy", name=name, version="1.1.0")["needs"]
+    assert (need["missing"], [each["id"] for each in need["evidence"]]) == (
+        "an evaluation with 2 cases (it has 1)", [evaluation["attestation"]],
+    )  # fmt: skip

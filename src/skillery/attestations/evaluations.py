@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -90,16 +90,18 @@ def evaluation_predicate(
     before: str | None,
     cases: Sequence[CaseResult],
     tasks: Mapping[str, Any] | None = None,
+    prompts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
-    `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before.
+    `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before. `prompts` are
+    the figures of prompts that should lead to the skill: `findability`. They are no cases, so no policy judges them.
 
     Cases are named, and their results are counts: no text of a run is part of the statement. Cases of another skill
     are not named: readers of the version may not see this skill.
     """
     worse = [case.id for case in cases if case.is_worse]
     change = (tasks or {}).get("change") or {}
-    verdict = "worse" if worse else change.get("verdict", "same") if before else None
+    verdict = "worse" if worse else change.get("verdict", "same") if before and cases else None
     shares = {arm: _mean(case.share(arm) for case in cases) for arm in ("with", "without", "before")}
     return {
         "evaluation": evaluation,
@@ -108,11 +110,12 @@ def evaluation_predicate(
         "suite": dict(suite),
         "before": before,
         "count": len(cases),
-        "trials": max(trials for case in cases for _, trials in case.arms.values()),
+        "trials": max((trials for case in cases for _, trials in case.arms.values()), default=0),
         "shares": {arm: share for arm, share in shares.items() if share is not None},
         "verdict": verdict,
         "worse": worse[:MOST_STATED],
         **({"tasks": dict(tasks)} if tasks else {}),
+        **(prompts or {}),
         "cases": msgspec.to_builtins(cases[:MOST_STATED]) if suite["name"] == OWN else [],
         "by": by.name,
         "kind": by.kind,
@@ -136,7 +139,17 @@ def evaluation_text(predicate: Mapping[str, Any]) -> str:
     tasks = predicate.get("tasks") or {}
     costs = [f"{tasks['cost']:.2f} {tasks['currency']}", f"model {tasks['model']}"] if tasks else []
     outside = ["measured outside"] if predicate.get("executed") == "outside" else []
-    return " · ".join([shares, f"{verdict}{worse}", number, *costs, *outside])
+    judged = [shares, f"{verdict}{worse}", number] if count else []
+    return " · ".join([*judged, *_prompts_text(predicate), *costs, *outside])
+
+
+def _prompts_text(predicate: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how well prompts lead to the skill."""
+    if found := predicate.get("findability"):
+        shares = f"first for {found['at_1']:.0%} of {found['expected']} prompts" if found["expected"] else ""
+        others = found["prompts"] - found["expected"]
+        wrong = f"wrongly first for {found['wrong']} of {others}" if others else ""
+        yield f"search: {', '.join(filter(None, [shares, wrong]))}"
 
 
 def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tuple[tuple[Evidence, ...], str, str]:
@@ -171,10 +184,11 @@ def _last_of_kinds(evaluations: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def _counts(rules: EvaluationRules, evaluation: Evidence) -> bool:
-    """Return whether an evaluation has the suite of a policy, and was executed where the policy permits."""
+    """Return whether an evaluation has cases of the suite of a policy, and was executed where the policy permits."""
     predicate = evaluation.predicate
     is_permitted = predicate.get("executed") == "server" and not evaluation.is_personal
-    return (is_permitted or rules.outside) and suite_fits(predicate.get("suite", {}).get("name", ""), rules.suite)
+    fits = suite_fits(predicate.get("suite", {}).get("name", ""), rules.suite)
+    return (is_permitted or rules.outside) and fits and predicate.get("count") != 0
 
 
 def _refused(rules: EvaluationRules, predicate: Mapping[str, Any]) -> str:

@@ -58,8 +58,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     def as_json(self) -> dict[str, Any]:
         findability = {}
         if self.findability:
-            prompts = {"missed": self.findability.missed, "wrong": self.findability.wrong}
-            findability = {"findability": self.findability.figures() | prompts}
+            listed = {"missed": self.findability.missed, "wrong": self.findability.wrong}
+            findability = {"findability": self.findability.figures() | listed}
         facts = {"folder": self.report.folder, "name": self.report.name, "version": self.report.version, "ok": self.ok}
         model = {"model": self.model} if self.model else {}
         tasks = {"tasks": self.count("task"), **model}

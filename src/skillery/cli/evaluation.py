@@ -40,7 +40,7 @@ MOST_MISSED = 10
 
 @click.command("eval", short_help="Evaluate the skill in each DIR: its examples, its tasks, and how it is found.")
 @folders_argument
-@click.option("--find", is_flag=True, help="Search the registry with the prompts of the suites.")
+@click.option("--find", is_flag=True, help="Try the prompts of the suites: with NAME@VERSION, only these.")
 @click.option(
     "--timeout-ms",
     type=click.IntRange(1, 3_600_000),
@@ -82,7 +82,8 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Evaluate the skill in each DIR: run its examples with their graders, and read its suites. With NAME@VERSION in
-    place of DIR, the server evaluates this version, and compares it with the version before.
+    place of DIR, the server evaluates this version, and compares it with the version before; with --find, it tries only
+    the prompts.
 
     Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
     registry is searched with each prompt of the suites that should find the skill, or should not. With --model, an
@@ -96,20 +97,18 @@ def evaluate(
     version = _version_in(folders)
     if version is None and (tasks or suite or imported or sign_file):
         raise click.UsageError("--tasks, --suite, --import and --sign are about a version: write NAME@VERSION, not DIR")
-    if version is not None and (find or out or junit or model.address or model.before):
-        raise click.UsageError(
-            "--find, --out, --junit, --model and --before are about folders: write DIR, not NAME@VERSION"
-        )
+    if version is not None and (out or junit or model.address or model.before):
+        raise click.UsageError("--out, --junit, --model and --before are about folders: write DIR, not NAME@VERSION")
     if transcripts and not (tasks or suite):
         raise click.UsageError("--transcripts saves what agents do: pass --tasks, too")
     if version is not None:
-        from skillery.cli.version_evaluation import evaluate_version, import_results
+        from skillery.cli.version_evaluation import evaluate_version, import_results, kinds_of
 
         if imported is not None:
             import_results(target, *version, imported, sign_file)
         else:
-            chosen = model if tasks or suite else None
-            evaluate_version(target, *version, chosen, suite or "", transcripts, as_json=as_json)
+            kinds = kinds_of(find=find, tasks=tasks, suite=suite)
+            evaluate_version(target, *version, kinds, model, suite or "", transcripts, as_json=as_json)
         return
     plan = model.plan()
     if out is not None and len(folders) > 1:

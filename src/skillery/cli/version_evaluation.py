@@ -25,8 +25,8 @@ from skillery.formats.wording import one_line
 if TYPE_CHECKING:
     from skillery.cli.model_evaluation import ModelOptions
     from skillery.client import AsyncClient
-    from skillery.client.generated import Evaluation as EvaluationAnswer
 
+EvaluationKind = Literal["run", "task", "search"]
 POLL_SECONDS = 0.5
 
 
@@ -34,7 +34,8 @@ def evaluate_version(
     target: Target,
     name: str,
     version: str,
-    model: ModelOptions | None,
+    kinds: list[EvaluationKind],
+    model: ModelOptions,
     suite: str,
     folder: Path | None,
     *,
@@ -42,13 +43,15 @@ def evaluate_version(
 ) -> None:
     """Start an evaluation, wait for its end, save its transcripts in `folder`, and print its result.
 
-    With `model`, an agent does the tasks, too. With `suite`, it does only those of this skill. Ctrl-C cancels the
-    evaluation. Exit with CHECK_FAILED if the evaluation has no result, or if the version is worse than the version
-    before.
+    Ctrl-C cancels the evaluation. Exit with CHECK_FAILED if the evaluation has no result, or if the version is worse
+    than the version before.
     """
 
     async def work(client: AsyncClient) -> Any:
-        started = await _start(client, name, version, model, suite)
+        options: dict[str, Any] = {"suite": suite or None}
+        if "task" in kinds:
+            options |= {"model": model.name, "trials": model.trials, "budget": model.budget}
+        started = await client.start_evaluation(name, version, kinds=kinds, **options)
         click.echo(f"{started['id']}: {started['trials']} trials", err=True)
         try:
             while True:
@@ -75,15 +78,13 @@ def evaluate_version(
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
-async def _start(
-    client: AsyncClient, name: str, version: str, model: ModelOptions | None, suite: str
-) -> EvaluationAnswer:
-    if model is None:
-        return await client.start_evaluation(name, version, kinds=["run"])
-    kinds: list[Literal["run", "task"]] = ["task"] if suite else ["run", "task"]
-    return await client.start_evaluation(
-        name, version, kinds=kinds, suite=suite or None, model=model.name, trials=model.trials, budget=model.budget
-    )
+def kinds_of(*, find: bool, tasks: bool, suite: str | None) -> list[EvaluationKind]:
+    """Return the kinds of cases that the options name."""
+    if find:
+        return ["search"]
+    if suite:
+        return ["task"]
+    return ["run", "task"] if tasks else ["run"]
 
 
 async def _read_transcripts(client: AsyncClient, evaluation: Mapping[str, Any]) -> dict[str, str]:

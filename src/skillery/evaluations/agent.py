@@ -16,7 +16,7 @@ from skillery.evaluations.tools import LANGUAGES, AgentTools, ToolResult, TriedS
 from skillery.evaluations.trials import Arm, Budget, Limits, Task, Trial
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.graders import Rubric
-from skillery.formats.suites import FOLDER, Suite, suite_files
+from skillery.formats.suites import FOLDER, Case, Suite, suite_files
 from skillery.formats.wording import Problem, one_line
 
 _UNUSED = ("examples", "tool_examples", "permissions")
@@ -61,6 +61,15 @@ def tasks_of(suite: Suite, files: Mapping[str, bytes]) -> tuple[list[Task], list
     return list(tasks.values()), problems
 
 
+def prompts_of(suite: Suite) -> dict[str, Case]:
+    """Return the prompts of a suite that should lead to its skill, or should not, by their ids."""
+    prompts: dict[str, Case] = {}
+    for case in suite.cases:
+        if case.kind == "trigger":
+            prompts[_unused(f"{case.source}#{case.id}", prompts)] = case
+    return prompts
+
+
 def _bundle_path(path: str, files: Mapping[str, bytes]) -> str | None:
     """Return the path in the bundle of a file of a case, which may be relative to the folder of the suites."""
     candidates = (path, f"{FOLDER}/{path}", f"{FOLDER}/files/{path}")
@@ -72,7 +81,7 @@ def _input_path(path: str) -> str:
     return path.removeprefix(f"{FOLDER}/").removeprefix("files/")
 
 
-def _unused(name: str, tasks: Mapping[str, Task]) -> str:
+def _unused(name: str, tasks: Mapping[str, object]) -> str:
     names = (name if number == 1 else f"{name}~{number}" for number in range(1, len(tasks) + 2))
     return next(name for name in names if name not in tasks)
 

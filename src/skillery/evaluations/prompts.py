@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import msgspec
 
 from skillery.evaluations.dialects import Chat, Tool
 from skillery.evaluations.models import ModelClient
-from skillery.evaluations.trials import Budget
+from skillery.evaluations.trials import Budget, TrialResult
 from skillery.formats.suites import Case
 from skillery.formats.wording import one_line
 
@@ -97,7 +97,8 @@ class Findability(msgspec.Struct, frozen=True):
     def figures(self) -> dict[str, Any]:
         shares = {f"at_{depth}": round(self.share_at(depth), 4) for depth in DEPTHS} if self.expected else {}
         mean = {"mean_reciprocal_rank": round(self.reciprocal_rank, 4)} if self.expected else {}
-        return {"prompts": len(self.prompts), **shares, **mean}
+        counts = {"prompts": len(self.prompts), "expected": len(self.expected)}
+        return {**counts, **shares, **mean, "wrong": len(self.wrong)}
 
 
 # -- Choices: which skill a model loads for a prompt, by the names and descriptions of many skills ---------------------
@@ -167,3 +168,28 @@ async def choose(model: ModelClient, prompt: str, candidates: Sequence[Candidate
     reply = await model.ask(Chat(f"{_SYSTEM}\n{listed}", [prompt], [tool], _ANSWER_TOKENS), budget)
     calls = [call.arguments.get("name") for call in reply.message.calls if call.name == tool.name]
     return next((name for name in names if calls[:1] == [name]), "")
+
+
+# -- The results of a server -------------------------------------------------------------------------------------------
+
+
+def prompt_figures(results: Iterable[tuple[str, str, TrialResult]]) -> dict[str, dict[str, Any]]:
+    """Return how well the prompts of an evaluation lead to the skill: `findability` of searches, and `choice` of a
+    model. A result is the kind, the id of the case, and the result of the trial.
+    """
+    found: list[Prompt] = []
+    trials: dict[str, list[TrialResult]] = {}
+    for kind, case_id, result in results:
+        if kind == "search":
+            found.append(Prompt(case_id, "", "", result.triggers, result.rank or None))
+        elif kind == "choice":
+            trials.setdefault(case_id, []).append(result)
+    figures = {"findability": Findability(tuple(found)).figures()} if found else {}
+    if trials:
+        shares = [
+            (tried[0].triggers, fmean(each.passed == each.triggers for each in tried)) for tried in trials.values()
+        ]
+        chosen = {of: [share >= THRESHOLD for triggers, share in shares if triggers is of] for of in (True, False)}
+        counts = {"prompts": len(shares), "expected": len(chosen[True])}
+        figures["choice"] = {**counts, "chosen": sum(chosen[True]), "wrong": sum(chosen[False])}
+    return figures

@@ -144,3 +144,7 @@ class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
     used_skill: bool = False
     transcript: str = ""
     """The id of the stored transcript of an agent, which expires, or ""."""
+    rank: int = 0
+    """The place of the skill among the results of a search, or 0."""
+    triggers: bool = True
+    """Whether the prompt should lead to the skill."""

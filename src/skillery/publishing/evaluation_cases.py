@@ -1,4 +1,6 @@
-"""The cases of an evaluation: the examples of a version and of the version before, and the tasks of its suites."""
+"""The cases of an evaluation: the examples of a version and of the version before, the tasks of its suites, and the
+prompts that should lead to it.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +10,31 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, or_, select, update
 
 from skillery.attestations.evaluations import OWN, suite_digest
 from skillery.audit import SERVER
 from skillery.backends import Identity, PublishedFile
 from skillery.database import Database
-from skillery.database.tables import RESOLVABLE, skill_versions
+from skillery.database.registry import lock_skill_row
+from skillery.database.tables import RESOLVABLE, skill_versions, skills
 from skillery.errors import InvalidParams, NotFound
-from skillery.evaluations.agent import tasks_of
+from skillery.evaluations.agent import prompts_of, tasks_of
+from skillery.evaluations.prompts import SEARCHED, Candidate, searched
 from skillery.evaluations.trials import Task, TrialResult
 from skillery.formats.examples import Example, Examples
 from skillery.formats.graders import schema_files
+from skillery.formats.names import namespace_of
 from skillery.formats.semver import Version
-from skillery.formats.suites import read_suite, suite_files
+from skillery.formats.suites import Case, read_suite, suite_files
 from skillery.formats.version_spec import Exact, parse_reference
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.example_runs import StoredExamples, stored_examples
 from skillery.registry.requires import Required, closure_of_row
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, yank_of
+from skillery.skills.search import find_skills
+from skillery.skills.search_index import index_latest, index_visibility
 
 READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
@@ -53,6 +60,8 @@ class Loaded(NamedTuple):
     """The versions that the version of an arm requires."""
     cases: Mapping[str, RunCase]
     tasks: Mapping[str, Task]
+    prompts: Mapping[str, Case]
+    """The prompts that should lead to the skill, or should not. They are not part of suites of other skills."""
     files: Mapping[str, bytes]
     """The files of the version, or of the skill that has its suite."""
     suite: str = OWN
@@ -60,7 +69,8 @@ class Loaded(NamedTuple):
 
     def of_kind(self, kind: str) -> Sequence[str]:
         """Return the ids of the cases of a kind."""
-        return tuple(self.cases if kind == "run" else self.tasks)
+        cases: dict[str, Mapping[str, object]] = {"run": self.cases, "task": self.tasks}
+        return tuple(cases.get(kind, self.prompts))
 
     @property
     def suite_digest(self) -> str:
@@ -98,7 +108,8 @@ class CaseRuns:
         contents = {file.path: file.content for file in stored.subject.files}
         read = read_suite({path: contents[path] for path in suite_files(contents)})
         tasks = {task.id[:MOST_ID]: task for task in tasks_of(read, contents)[0]}
-        return Loaded(row, before, versions, closures, cases, tasks, contents, suite)
+        prompts = {prompt_id[:MOST_ID]: case for prompt_id, case in prompts_of(read).items()} if is_own else {}
+        return Loaded(row, before, versions, closures, cases, tasks, prompts, contents, suite)
 
     def _stored(self, connection: Connection, row: VersionRow) -> StoredExamples:
         version = Version.parse(row.version)
@@ -124,6 +135,13 @@ class CaseRuns:
         [result] = tested.examples
         problem = tested.findings[0].message.removeprefix(f"{example.name}: ") if tested.findings else ""
         return TrialResult(result.status == "passed", problem)
+
+    async def search(self, loaded: Loaded, case_id: str) -> TrialResult:
+        """Search with a prompt, as `search_published` does."""
+        case, row = loaded.prompts[case_id], loaded.row
+        results = await self._database.write(partial(search_published, row=row, query=case.prompt))
+        prompt = searched(case, row.name, results)
+        return TrialResult(not prompt.problem, prompt.problem, rank=prompt.rank or 0, triggers=case.triggers)
 
 
 def _run_cases(versions: Iterable[StoredExamples]) -> dict[str, RunCase]:
@@ -154,6 +172,37 @@ def find_before(connection: Connection, row: VersionRow) -> str | None:
         if yank_of(standing_json).get("severity") != "malicious":
             return str(number)
     return None
+
+
+# -- Prompts: the search does not have versions in review --------------------------------------------------------------
+
+
+def reader_of(row: VersionRow) -> Identity:
+    """Return an identity that sees what all readers of a skill see, so that results show no hidden skill: public skills
+    and, if the skill has the visibility `namespace`, those of its namespace.
+    """
+    namespace = namespace_of(row.name)
+    grants = (f"{namespace}.*",) if row.visibility == "namespace" and namespace else ()
+    return Identity("", "person", frozenset({"read"}), grants)
+
+
+def search_published(connection: Connection, row: VersionRow, query: str) -> list[Candidate]:
+    """Return what a search by words finds for `reader_of`, best first, as if the version was published and public.
+
+    The version replaces the indexed one until the savepoint is rolled back, which no other transaction sees.
+    """
+    connection.exec_driver_sql("SAVEPOINT published")
+    try:
+        lock_skill_row(connection, row.name)
+        shown = update(skills).where(skills.c.id == row.skill_id)
+        connection.execute(shown.values(latest_version_id=row.version_id, visibility="public"))
+        index_latest(connection, row.skill_id, row.version_id)
+        index_visibility(connection, row.skill_id, "public")
+        everything: dict[str, Any] = {"kind": "", "tags": (), "namespace": "", "limit": SEARCHED, "cursor": ""}
+        page = find_skills(connection, reader_of(row), b"", query=query.replace("\0", " "), **everything)
+        return [Candidate(skill.name, skill.description) for skill in page.skills]
+    finally:
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT published")
 
 
 # -- Suites of other skills --------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from skillery.database.leases import Lease, release, release_own, renew
 from skillery.database.tables import eval_trials
 from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
 from skillery.evaluations.models import ModelFailed
+from skillery.evaluations.prompts import prompt_figures
 from skillery.evaluations.statistics import summarize
 from skillery.evaluations.trials import BudgetUsed, TrialResult
 from skillery.formats.semver import Version
@@ -49,7 +50,7 @@ from skillery.publishing.evaluation_rows import (
     read_version,
 )
 from skillery.publishing.evaluation_tasks import Spending, TaskRuns, TrialBudget
-from skillery.publishing.evaluations import Evaluations, Plan
+from skillery.publishing.evaluations import JUDGED, Evaluations, Plan
 from skillery.publishing.passing import Passing, step_if_met
 from skillery.registry.resolution import resolve
 from skillery.runs.active_run import begun_runs
@@ -200,8 +201,11 @@ class EvaluationJobs:
 
     async def _result(self, trial: OpenTrial, loaded: Loaded) -> TrialResult:
         """Try a case. What a model has cost is stored, also if the trial has no result."""
+        cases = self._parts.cases
         if trial.kind == "run":
-            return await self._parts.cases.run(identity_of(trial), loaded, trial.case_id, trial.arm)
+            return await cases.run(identity_of(trial), loaded, trial.case_id, trial.arm)
+        if trial.kind == "search":
+            return await cases.search(loaded, trial.case_id)
         spending = self._spending.setdefault(trial.evaluation_id, Spending())
         spending.note(*await self._database.read(partial(read_costs, evaluation_id=trial.evaluation_id)))
         budget = TrialBudget(spending, trial.budget or 0.0, self._rules, [])
@@ -232,7 +236,9 @@ class EvaluationJobs:
         results = await self._database.read(partial(read_results, evaluation_id=evaluation_id))
         by = identity_of(evaluation)
         name, version = evaluation.name, Version.parse(evaluation.version)
-        cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in results)
+        judged = [row for row in results if row[0] in JUDGED]
+        cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in judged)
+        prompts = prompt_figures((kind, case_id, result) for kind, case_id, _, result in results)
         suite = {"name": evaluation.suite, "digest": evaluation.suite_digest}
         if evaluation.suite != OWN:
             of_suite = await self._database.read(partial(find_suite, identity=READER, suite=evaluation.suite))
@@ -241,7 +247,7 @@ class EvaluationJobs:
         summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
         facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
         measured = msgspec.to_builtins(summary) | facts if summary else None
-        predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases, measured)
+        predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases, measured, prompts)
         about = (by, name, evaluation.version, evaluation.digest)
         statements = await self._passing.signing.attest(*about, {"evaluation": predicate})
         end = partial(end_with, evaluation_id=evaluation_id, predicate=predicate, statements=statements)
@@ -274,7 +280,7 @@ class EvaluationJobs:
             is_left = suite != OWN and self._rules.on_submit == "run"  # its cases need a model
             if version_id in self._unable or "evaluation" not in policy.needs or is_left:
                 continue
-            plan = Plan(["run"] if self._rules.on_submit == "run" else (), suite=suite)
+            plan = Plan(["run"] if self._rules.on_submit == "run" else (), suite=suite, also=["search"])
             find = partial(resolve, identity=READER, name=name, spec=Exact(Version.parse(number)), manages=True)
             row = await self._database.read(find)
             try:

@@ -43,7 +43,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     state: State
-    kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task")]
+    kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task, search")]
     suite: Annotated[str, Meta(description="own, or the version of another skill that has the tasks")]
     suite_digest: Annotated[str, Meta(description="Equal for equal cases")]
     before: str | None
@@ -56,6 +56,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     done: Annotated[int, Meta(description="Trials that have ended")]
     verdict: Literal["better", "worse", "same", "unclear"] | None
     shares: Annotated[dict[str, float], Meta(description="Share of passed trials by arm, from 0 to 1")]
+    findability: Annotated[dict[str, float], Meta(description="How a search finds the skill by its prompts")]
     summary: str
     error: Annotated[str, Meta(description='Why it has ended without a result, or ""')]
     attestation: Annotated[str | None, Meta(description="The signed statement about the result")]
@@ -155,6 +156,7 @@ def evaluation_fields(row: Row[Any], *, is_seen: bool) -> dict[str, Any]:
         "trials": row.all,
         "verdict": predicate and predicate["verdict"],
         "shares": predicate["shares"] if predicate else {},
+        "findability": (predicate or {}).get("findability", {}),
         "summary": evaluation_text(predicate) if predicate else "",
         "error": (row.error or "") if is_seen or not row.error else f"only readers of {row.suite} see the error",
         "created_at": in_utc(row.created_at),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -40,11 +40,13 @@ from skillery.publishing.evaluation_tasks import Models
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
-Kind = Literal["run", "task"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["run", "task", "search"]
+JUDGED: tuple[Kind, ...] = ("run", "task")
+"""The kinds that policies judge."""
 _ADD = {
     "run": "Add [[examples]] to skill.toml. Examples that need permissions do not count.",
     "task": "Add tasks with expectations to evals/evals.json.",
+    "search": "Add prompts to evals/triggers.json.",
 }
 MOST_TRIALS = 20_000
 """The maximum number of trials of an evaluation: servers look for open ones twice a second."""
@@ -67,7 +69,9 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
 
 
 class Plan(NamedTuple):
-    """What an evaluation tries. Without `kinds`, all kinds that the version has cases of."""
+    """What an evaluation tries. Without `kinds`, all of JUDGED that the version has cases of. `also` are kinds that the
+    version may have cases of.
+    """
 
     kinds: Sequence[Kind]
     model: str = ""
@@ -75,6 +79,7 @@ class Plan(NamedTuple):
     budget: float = 0.0
     suite: str = OWN
     """The suite as the caller names it."""
+    also: Sequence[Kind] = ()
 
 
 class Evaluations:
@@ -102,7 +107,8 @@ class Evaluations:
             choose = partial(choose_suite, identity=identity, suite=suite, wanted=wanted)
             suite = await self.registry.read(choose)
         loaded = await self.cases.load_new(row, suite)
-        kinds = plan.kinds or [kind for kind in KINDS if loaded.of_kind(kind)] or ["run"]
+        kinds = plan.kinds or [kind for kind in JUDGED if loaded.of_kind(kind)] or ["run"]
+        kinds = [*kinds, *(kind for kind in plan.also if loaded.of_kind(kind))]
         for kind in kinds:
             if not loaded.of_kind(kind):
                 subject = f"'{row.name}' {row.version}" if suite == OWN else f"the suite {suite}"
@@ -187,7 +193,7 @@ def _insert(
 def _trials_of(loaded: Loaded, plan: Plan) -> Iterator[dict[str, object]]:
     """Yield the trials in their order: after an early end, all cases and arms have about the same number."""
     for kind in plan.kinds:
-        arms = [*loaded.versions, *(["without"] if kind == "task" else [])]
+        arms = [*loaded.versions, *(["without"] if kind == "task" else [])] if kind in JUDGED else ["with"]
         for trial in range(1, (plan.trials if kind == "task" else 1) + 1):
             for case_id in loaded.of_kind(kind):
                 yield from ({"kind": kind, "case_id": case_id, "arm": arm, "trial": trial} for arm in arms)

@@ -261,8 +261,11 @@ def _tests(opened: Opened, examples: Sequence[CheckedExample], records: Records)
     stated = [each.predicate for each in records.evidence if each.word == "evaluation"]
     if not stated:
         return fact
-    detail = f"{fact.detail} Evaluation: {evaluation_text(stated[-1])}.".strip()
-    sign: Sign = "look" if fact.sign == "ok" and stated[-1].get("verdict") == "worse" else fact.sign
+    judged = [each for each in stated if each.get("count")] or stated
+    # An evaluation of prompts alone does not hide that of the cases.
+    shown = [judged[-1], *(stated[-1:] if stated[-1] is not judged[-1] else [])]
+    detail = f"{fact.detail} Evaluation: {' · '.join(map(evaluation_text, shown))}.".strip()
+    sign: Sign = "look" if fact.sign == "ok" and judged[-1].get("verdict") == "worse" else fact.sign
     return fact._replace(sign=sign, detail=detail, address=fact.address or "#evaluations")
 
 
