@@ -86,8 +86,13 @@ NEGATIVE = {"name": "negative", "args": {"a": 1, "b": -2}, "expect": {"sum": -1}
 
 
 def play(asked: dict[str, Any], heard: Sequence[Heard]) -> Sequence[Wanted] | str:
-    """Use the skill if there is one, after a look at the cases, which the agent must not see."""
-    if "read_skill_file" not in {tool["function"]["name"] for tool in asked["tools"]}:
+    """Use the skill if there is one, after a look at the cases, which the agent must not see. Choose the skill that a
+    prompt names.
+    """
+    tools = {tool["function"]["name"] for tool in asked["tools"]}
+    if "choose_skill" in tools:
+        return [Wanted("choose_skill", {"name": asked["messages"][-1]["content"].split()[-1]})]
+    if "read_skill_file" not in tools:
         return "I cannot."
     if heard:
         return f"no cases: {'passed' not in str(heard[0])}; {heard[1].content}"
@@ -582,3 +587,68 @@ def test_prompts_are_searched_as_if_the_version_was_published(server: Server, ne
     assert (need["missing"], [each["id"] for each in need["evidence"]]) == (
         "an evaluation with 2 cases (it has 1)", [evaluation["attestation"]],
     )  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_model_chooses_only_among_skills_of_all_readers(server: Server, model: FakeModel, new_name: str) -> None:
+    name, hidden = f"free.{new_name}", f"hidden.{new_name}"
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    for other in (hidden, f"shown.{new_name}"):
+        made = manifest(other, kind="instruction", description=f"Keep {new_name} of {other.partition('.')[0]} things")
+        ann("create_skill", manifest=made, skill_md="# A\n", files=[])
+    ann("set_visibility", name=hidden, visibility="private")
+    prompts = [
+        {"query": f"Choose {name}", "should_trigger": True},
+        {"query": f"Choose {hidden}", "should_trigger": True},
+        {"query": f"Never choose {name}", "should_trigger": False},
+    ]
+    publish(ann, name, "1.0.0", ADDS, SMALL, **{"evals/triggers.json": json.dumps(prompts)})
+    kinds, begun = ["search", "choice"], len(model.requests)
+    assert ann("start_evaluation", name=name, version="1.0.0", kinds=kinds, trials=2)["trials"] == 9
+    evaluation = ended(ann, name, "1.0.0")
+
+    assert (evaluation["state"], evaluation["error"], evaluation["model"]) == ("done", "", "house-small")
+    assert evaluation["choice"] == {"prompts": 3, "expected": 2, "chosen": 1, "wrong": 1}
+    assert evaluation["findability"]["prompts"] == 3
+    assert (evaluation["tokens"] > 0, evaluation["cost"] > 0) == (True, True)
+    chosen = "chosen for 1 of 2 prompts, wrongly chosen for 1 of 1"
+    assert f"{chosen} · {evaluation['cost']:.2f} USD · model house-small" in evaluation["summary"]
+    assert [(case["arms"]["with"], case["problems"]) for case in evaluation["cases"] if case["kind"] == "choice"] == [
+        ({"passed": 2, "trials": 2}, []),
+        ({"passed": 0, "trials": 2}, ["expected the skill to be chosen: the model chose none"] * 2),
+        ({"passed": 0, "trials": 2}, [f"expected the skill not to be chosen: the model chose {name}"] * 2),
+    ]
+    systems = [asked["messages"][0]["content"] for asked in model.requests[begun:]]
+    assert [system for system in systems if f"shown.{new_name}: Keep {new_name} of shown things" not in system] == []
+    assert [system for system in systems if hidden in system or "hidden things" in system] == []
+    [statement] = ann("list_attestations", name=name, predicate="evaluation")["attestations"]
+    assert (statement["summary"], hidden in statement["summary"]) == (evaluation["summary"], False)
+
+    ann("start_evaluation", name=name, version="1.0.0", kinds=["choice"], budget=0.000001)
+    stopped = ended(ann, name, "1.0.0")
+    assert (stopped["state"], stopped["error"]) == ("stopped", "0.00 of 0.00 USD are used; raise the budget")
+
+
+@pytest.mark.full
+def test_the_command_of_a_version_tries_only_its_prompts_with_find(keeping: Server, new_name: str) -> None:
+    prompts = json.dumps([{"id": "moon", "query": "fly to the moon", "should_trigger": True}])
+    publish(keeping.rpc, new_name, "1.0.0", ADDS, SMALL, **{"evals/triggers.json": prompts})
+    evaluate = functools.partial(skillery, "eval", f"{new_name}@1.0.0", "--url", keeping.url, "--find")
+    found = evaluate()
+    assert (found.code, found.out.splitlines()[-1]) == (0, f"{new_name} 1.0.0: search: first for 0% of 1 prompt")
+    chosen = evaluate("--tasks", "--trials", "2")
+    assert (chosen.code, chosen.err.endswith(": 3 trials\n")) == (0, True)
+    assert chosen.out.splitlines()[-3:-1] == [
+        "  evals/triggers.json#moon: 0 of 2",
+        "    expected the skill to be chosen: the model chose none",
+    ]
+    publish(keeping.rpc, new_name, "1.1.0", ADDS, SMALL)
+    without = skillery("eval", f"{new_name}@1.1.0", "--url", keeping.url, "--find")
+    assert "has no cases of the kind search" in without.err
+
+
+def test_choices_need_a_model(sqlite_rpc: Rpc, new_name: str) -> None:
+    prompts = json.dumps([{"query": "fly to the moon", "should_trigger": True}])
+    publish(sqlite_rpc, new_name, "1.0.0", ADDS, **{"evals/triggers.json": prompts})
+    refused = sqlite_rpc.error("start_evaluation", name=new_name, version="1.0.0", kinds=["choice"])
+    assert refused["message"] == "choice cases need a model, and there is no [models.NAME]"

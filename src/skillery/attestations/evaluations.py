@@ -94,7 +94,8 @@ def evaluation_predicate(
 ) -> dict[str, Any]:
     """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
     `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before. `prompts` are
-    the figures of prompts that should lead to the skill: `findability`. They are no cases, so no policy judges them.
+    the figures of prompts that should lead to the skill: `findability` and `choice`. They are no cases, so no policy
+    judges them.
 
     Cases are named, and their results are counts: no text of a run is part of the statement. Cases of another skill
     are not named: readers of the version may not see this skill.
@@ -146,10 +147,19 @@ def evaluation_text(predicate: Mapping[str, Any]) -> str:
 def _prompts_text(predicate: Mapping[str, Any]) -> Iterator[str]:
     """Yield how well prompts lead to the skill."""
     if found := predicate.get("findability"):
-        shares = f"first for {found['at_1']:.0%} of {found['expected']} prompts" if found["expected"] else ""
+        shares = f"first for {found['at_1']:.0%} of {_prompts(found)}" if found["expected"] else ""
         others = found["prompts"] - found["expected"]
         wrong = f"wrongly first for {found['wrong']} of {others}" if others else ""
         yield f"search: {', '.join(filter(None, [shares, wrong]))}"
+    if choice := predicate.get("choice"):
+        others = choice["prompts"] - choice["expected"]
+        chosen = f"chosen for {choice['chosen']} of {_prompts(choice)}" if choice["expected"] else ""
+        wrong = f"wrongly chosen for {choice['wrong']} of {others}" if others else ""
+        yield ", ".join(filter(None, [chosen, wrong]))
+
+
+def _prompts(figures: Mapping[str, Any]) -> str:
+    return f"{figures['expected']} prompt{'s' * (figures['expected'] != 1)}"
 
 
 def judge_evaluation(rules: EvaluationRules, evidence: Sequence[Evidence]) -> tuple[tuple[Evidence, ...], str, str]:

@@ -40,7 +40,7 @@ MOST_MISSED = 10
 
 @click.command("eval", short_help="Evaluate the skill in each DIR: its examples, its tasks, and how it is found.")
 @folders_argument
-@click.option("--find", is_flag=True, help="Try the prompts of the suites: with NAME@VERSION, only these.")
+@click.option("--find", is_flag=True, help="Search with the prompts of the suites; with NAME@VERSION, try only these.")
 @click.option(
     "--timeout-ms",
     type=click.IntRange(1, 3_600_000),
@@ -83,7 +83,7 @@ def evaluate(
 ) -> None:
     """Evaluate the skill in each DIR: run its examples with their graders, and read its suites. With NAME@VERSION in
     place of DIR, the server evaluates this version, and compares it with the version before; with --find, it tries only
-    the prompts.
+    the prompts, and with --find --tasks its model also chooses a skill for each.
 
     Suites are evals.json, the JSON files in evals/, and evals/SCENARIO/task.md with criteria.json. With --find, the
     registry is searched with each prompt of the suites that should find the skill, or should not. With --model, an

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skillery.cli.model_evaluation import ModelOptions
     from skillery.client import AsyncClient
 
-EvaluationKind = Literal["run", "task", "search"]
+EvaluationKind = Literal["run", "task", "search", "choice"]
 POLL_SECONDS = 0.5
 
 
@@ -49,7 +49,7 @@ def evaluate_version(
 
     async def work(client: AsyncClient) -> Any:
         options: dict[str, Any] = {"suite": suite or None}
-        if "task" in kinds:
+        if {"task", "choice"} & {*kinds}:
             options |= {"model": model.name, "trials": model.trials, "budget": model.budget}
         started = await client.start_evaluation(name, version, kinds=kinds, **options)
         click.echo(f"{started['id']}: {started['trials']} trials", err=True)
@@ -81,7 +81,7 @@ def evaluate_version(
 def kinds_of(*, find: bool, tasks: bool, suite: str | None) -> list[EvaluationKind]:
     """Return the kinds of cases that the options name."""
     if find:
-        return ["search"]
+        return ["search", "choice"] if tasks else ["search"]
     if suite:
         return ["task"]
     return ["run", "task"] if tasks else ["run"]

@@ -20,7 +20,7 @@ from skillery.database.registry import lock_skill_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills
 from skillery.errors import InvalidParams, NotFound
 from skillery.evaluations.agent import prompts_of, tasks_of
-from skillery.evaluations.prompts import SEARCHED, Candidate, searched
+from skillery.evaluations.prompts import SEARCHED, Candidate, candidates_for, searched
 from skillery.evaluations.trials import Task, TrialResult
 from skillery.formats.examples import Example, Examples
 from skillery.formats.graders import schema_files
@@ -33,6 +33,7 @@ from skillery.publishing.example_runs import StoredExamples, stored_examples
 from skillery.registry.requires import Required, closure_of_row
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, yank_of
+from skillery.registry.visibility import hidden_audiences, parameters, seen_by_name, versions_for, view_of
 from skillery.skills.search import find_skills
 from skillery.skills.search_index import index_latest, index_visibility
 
@@ -40,6 +41,7 @@ READER = msgspec.structs.replace(SERVER, scopes=frozenset({"admin"}))
 """The server as an identity that sees each version."""
 MOST_ID = 512
 """The maximum length of the id of a case in the database."""
+MOST_OTHERS = 10_000
 
 
 class RunCase(NamedTuple):
@@ -143,6 +145,14 @@ class CaseRuns:
         prompt = searched(case, row.name, results)
         return TrialResult(not prompt.problem, prompt.problem, rank=prompt.rank or 0, triggers=case.triggers)
 
+    async def candidates(self, loaded: Loaded, case_id: str) -> list[Candidate]:
+        """Return the skills from which a model chooses for a prompt, of those that `reader_of` sees."""
+        case, row = loaded.prompts[case_id], loaded.row
+        nearest = await self._database.write(partial(search_published, row=row, query=case.prompt))
+        meant = Candidate(row.name, loaded.versions["with"].subject.manifest.description)
+        work = partial(_candidates, row=row, meant=meant, nearest=nearest, seed=f"{row.name} {case_id}")
+        return await asyncio.to_thread(self._database.read_now, work)
+
 
 def _run_cases(versions: Iterable[StoredExamples]) -> dict[str, RunCase]:
     """Return the examples of a version and of the version before, which say what its callers rely on."""
@@ -203,6 +213,25 @@ def search_published(connection: Connection, row: VersionRow, query: str) -> lis
         return [Candidate(skill.name, skill.description) for skill in page.skills]
     finally:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT published")
+
+
+def _candidates(
+    connection: Connection, row: VersionRow, meant: Candidate, nearest: Sequence[Candidate], seed: str
+) -> list[Candidate]:
+    """Return the candidates for a prompt. Of many skills, the others are a sample of the oldest MOST_OTHERS."""
+    reader = reader_of(row)
+    view = view_of(reader)
+    assert view is not None
+    latest = skills.c.latest_version_id
+    seen = latest.is_not(None), or_(*seen_by_name(view)), latest.not_in(versions_for(hidden_audiences(reader)))
+    oldest = select(skills.c.name).where(*seen).order_by(skills.c.id).limit(MOST_OTHERS)
+    others = [Candidate(name, "") for name in connection.scalars(oldest, parameters(reader))]
+    chosen = candidates_for(meant, nearest, others, seed)
+    drawn = skills.c.name.in_([each.name for each in chosen if not each.description])
+    summaries = select(skills.c.name, skill_versions.c.summary_json).join(skill_versions, skill_versions.c.id == latest)
+    described = {name: str(msgspec.json.decode(text)["description"])
+                 for name, text in connection.execute(summaries.where(drawn))}  # fmt: skip
+    return [each._replace(description=each.description or described.get(each.name, "")) for each in chosen]
 
 
 # -- Suites of other skills --------------------------------------------------------------------------------------------

@@ -212,6 +212,9 @@ class EvaluationJobs:
         model: str = msgspec.json.decode(trial.model_json or "{}")["name"]
         keep = partial(self._parts.transcripts.keep, trial.evaluation)
         try:
+            if trial.kind == "choice":
+                offered = await cases.candidates(loaded, trial.case_id)
+                return await self._tasks.choose(loaded, trial.case_id, offered, model, budget)
             return await self._tasks.run(owner_of(trial), loaded, trial.case_id, trial.arm, model, budget, keep)
         finally:
             if (amount := budget.total).tokens:
@@ -246,7 +249,7 @@ class EvaluationJobs:
         tasks = [(case_id, arm, result) for kind, case_id, arm, result in results if kind == "task"]
         summary = await asyncio.to_thread(summarize, tasks, evaluation.suite_digest) if tasks else None
         facts = {"model": model_of(evaluation), "cost": round(evaluation.cost, 4), "currency": self._rules.currency}
-        measured = msgspec.to_builtins(summary) | facts if summary else None
+        measured = (msgspec.to_builtins(summary) if summary else {}) | facts if evaluation.model_json else None
         predicate = evaluation_predicate(by, evaluation.evaluation, suite, evaluation.before, cases, measured, prompts)
         about = (by, name, evaluation.version, evaluation.digest)
         statements = await self._passing.signing.attest(*about, {"evaluation": predicate})

@@ -43,13 +43,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     state: State
-    kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task, search")]
+    kinds: Annotated[list[str], Meta(description="Kinds of its cases: run, task, search, choice")]
     suite: Annotated[str, Meta(description="own, or the version of another skill that has the tasks")]
     suite_digest: Annotated[str, Meta(description="Equal for equal cases")]
     before: str | None
     by: Annotated[str, Meta(description="The identity that started it, to which its runs belong")]
     kind: Annotated[Literal["person", "agent"], Meta(description="Kind of this identity")]
-    model: Annotated[str | None, Meta(description="Model of the tasks, null without tasks")]
+    model: Annotated[str | None, Meta(description="Model of the tasks and choices, null without these")]
     cost: Annotated[float, Meta(description="What its models have cost, in the currency of evals.currency")]
     tokens: Annotated[int, Meta(description="Tokens that its models have read and written")]
     trials: Annotated[int, Meta(description="All trials")]
@@ -57,6 +57,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["better", "worse", "same", "unclear"] | None
     shares: Annotated[dict[str, float], Meta(description="Share of passed trials by arm, from 0 to 1")]
     findability: Annotated[dict[str, float], Meta(description="How a search finds the skill by its prompts")]
+    choice: Annotated[dict[str, float], Meta(description="How a model chooses the skill for its prompts")]
     summary: str
     error: Annotated[str, Meta(description='Why it has ended without a result, or ""')]
     attestation: Annotated[str | None, Meta(description="The signed statement about the result")]
@@ -156,7 +157,7 @@ def evaluation_fields(row: Row[Any], *, is_seen: bool) -> dict[str, Any]:
         "trials": row.all,
         "verdict": predicate and predicate["verdict"],
         "shares": predicate["shares"] if predicate else {},
-        "findability": (predicate or {}).get("findability", {}),
+        **{key: (predicate or {}).get(key, {}) for key in ("findability", "choice")},
         "summary": evaluation_text(predicate) if predicate else "",
         "error": (row.error or "") if is_seen or not row.error else f"only readers of {row.suite} see the error",
         "created_at": in_utc(row.created_at),

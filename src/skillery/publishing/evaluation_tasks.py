@@ -1,4 +1,5 @@
-"""Tasks of evaluations: an agent does them with the version, without it, or with the version before.
+"""Tasks of evaluations: an agent does them with the version, without it, or with the version before. Choices: a model
+chooses a skill for a prompt.
 
 The agent gets a copy of the version without its suites and without its permissions. Its runs reach no network and get
 no secrets. Neither do the skills that they call.
@@ -18,6 +19,7 @@ from skillery.errors import StartupError
 from skillery.evaluations.agent import agent_copy, attempt
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, check_address, open_model
+from skillery.evaluations.prompts import Candidate, choose
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, describe
 from skillery.evaluations.trials import Amount, Arm, BudgetUsed, Limits, Tokens, TrialResult
 from skillery.formats.bundle import SKILL_MD, BundleFile
@@ -176,6 +178,18 @@ class TaskRuns:
             trial.used_skill,
             await asyncio.to_thread(keep, trial.transcript),
         )
+
+    async def choose(
+        self, loaded: Loaded, case_id: str, candidates: Sequence[Candidate], model: str, budget: TrialBudget
+    ) -> TrialResult:
+        """Let a model choose a skill for a prompt once. Raise ModelFailed or BudgetUsed."""
+        case, own_name = loaded.prompts[case_id], loaded.row.name
+        chosen = await choose(await self.models.client(model), case.prompt, candidates, budget)
+        expected = "the skill to be chosen" if case.triggers else "the skill not to be chosen"
+        is_passed = bool(chosen and case.is_meant(chosen, own_name)) == case.triggers
+        problem = "" if is_passed else f"expected {expected}: the model chose {chosen or 'none'}"
+        used = budget.total
+        return TrialResult(is_passed, problem, used.tokens, used.cost, triggers=case.triggers)
 
     async def _acting(self, by: Identity, loaded: Loaded, arm: Arm) -> tuple[Identity, tuple[str, str] | None]:
         """Return the identity of an agent, and the name and number of its copy of the version, or None without it."""

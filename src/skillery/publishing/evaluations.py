@@ -40,13 +40,15 @@ from skillery.publishing.evaluation_tasks import Models
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
-Kind = Literal["run", "task", "search"]
+Kind = Literal["run", "task", "search", "choice"]
 JUDGED: tuple[Kind, ...] = ("run", "task")
 """The kinds that policies judge."""
+BY_MODEL: tuple[Kind, ...] = ("task", "choice")
+"""The kinds that need a model, and are tried several times."""
 _ADD = {
     "run": "Add [[examples]] to skill.toml. Examples that need permissions do not count.",
     "task": "Add tasks with expectations to evals/evals.json.",
-    "search": "Add prompts to evals/triggers.json.",
+    **dict.fromkeys(("search", "choice"), "Add prompts to evals/triggers.json."),
 }
 MOST_TRIALS = 20_000
 """The maximum number of trials of an evaluation: servers look for open ones twice a second."""
@@ -63,8 +65,10 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
     version: ExactVersion
     kinds: Annotated[list[Kind], about("Kinds of cases (omit for run, or for task with suite)")] = []
     suite: Annotated[str, about("Suite of another skill, NAME@RANGE (omit for the cases of the version)")] = ""
-    model: Annotated[str, about("Name of a model of the settings, for tasks (omit for evals.model)")] = ""
-    trials: Annotated[Annotated[int, Meta(ge=0, le=20)], about("Trials of each task (omit for evals.trials)")] = 0
+    model: Annotated[str, about("Name of a model of the settings, for tasks and choices (omit for evals.model)")] = ""
+    trials: Annotated[
+        Annotated[int, Meta(ge=0, le=20)], about("Trials by the model of each case (omit for evals.trials)")
+    ] = 0
     budget: Annotated[Annotated[float, Meta(ge=0)], about("Most that the model may cost (omit for evals.budget)")] = 0.0
 
 
@@ -122,10 +126,11 @@ class Evaluations:
                 param="budget",
             )
         plan = Plan(kinds, plan.model or rules.model, plan.trials or rules.trials, plan.budget or rules.budget, suite)
-        model = self.models.find(plan.model) if "task" in kinds else None
-        if model is None and "task" in kinds:
+        by_model = [kind for kind in kinds if kind in BY_MODEL]
+        model = self.models.find(plan.model) if by_model else None
+        if model is None and by_model:
             raise InvalidParams(
-                f"task cases need a model, and there is no [models.{plan.model or 'NAME'}]",
+                f"{by_model[0]} cases need a model, and there is no [models.{plan.model or 'NAME'}]",
                 hint="An admin adds [models.NAME] and evals.model to the settings.",
                 param="model",
             )
@@ -194,7 +199,7 @@ def _trials_of(loaded: Loaded, plan: Plan) -> Iterator[dict[str, object]]:
     """Yield the trials in their order: after an early end, all cases and arms have about the same number."""
     for kind in plan.kinds:
         arms = [*loaded.versions, *(["without"] if kind == "task" else [])] if kind in JUDGED else ["with"]
-        for trial in range(1, (plan.trials if kind == "task" else 1) + 1):
+        for trial in range(1, (plan.trials if kind in BY_MODEL else 1) + 1):
             for case_id in loaded.of_kind(kind):
                 yield from ({"kind": kind, "case_id": case_id, "arm": arm, "trial": trial} for arm in arms)
 
