@@ -414,11 +414,15 @@ def test_policies_that_cannot_be_met_refuse_the_start(text: str, message: str, t
     assert message in ended.err
 
 
-def test_settings_that_a_policy_replaces_are_named(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_settings_that_contradict_a_policy_are_named(start_server: Callable[..., Server], tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "skillery.toml").write_text('[policy."a.*"]\nneeds = ["scan"]\n')
+    held_out = '[policy."b.*"]\nneeds = ["evaluation"]\nevaluation = { suite = "quality.held@^1" }\n'
+    own = '[policy."c.*"]\nneeds = ["evaluation"]\n'
+    (tmp_path / "home" / "skillery.toml").write_text(f'[policy."a.*"]\nneeds = ["scan"]\n{held_out}{own}')
     env = people_settings(tmp_path / "plugins", SKILLERY_PUBLISHING_SELF_APPROVAL="true")
     log = start_server(env=env).log.read_text()
 
     assert 'publishing.self_approval does not count for the skills of [policy."a.*"]' in log
     assert '[policy."a.*"] needs no review' in log
+    [left] = [line for line in log.splitlines() if "on_submit" in line]
+    assert '[policy."b.*"] needs the suite quality.held@^1, whose tasks evals.on_submit = "run" does not start' in left

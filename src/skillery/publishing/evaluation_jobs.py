@@ -55,6 +55,7 @@ from skillery.publishing.passing import Passing, step_if_met
 from skillery.registry.resolution import resolve
 from skillery.runs.active_run import begun_runs
 from skillery.runs.runner import Runner
+from skillery.settings.versions import PolicyRules
 from skillery.versions.new_versions import NewVersion
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,14 @@ class EvaluationJobs:
         self._looked_at = self._renewed_at = float("-inf")
 
     async def start(self) -> None:
+        for policy in self._passing.policies.named:
+            suite = self._left_suite(policy.rules)
+            if suite and not (policy.rules.evaluation and policy.rules.evaluation.outside):
+                log.warning(
+                    '[policy."%s"] needs the suite %s, whose tasks evals.on_submit = "%s" does not start: start them '
+                    "with skillery eval NAME@VERSION --suite '%s', or set evals.on_submit to 'all'",
+                    policy.name, suite, self._rules.on_submit, suite,
+                )  # fmt: skip
         await self._database.write(partial(release_own, tables=[eval_trials], server=self._server))
         self._task = asyncio.create_task(self._run())
 
@@ -272,6 +281,13 @@ class EvaluationJobs:
             self._loaded.pop(evaluation_id, None)
             self._spending.pop(evaluation_id, None)
 
+    def _left_suite(self, policy: PolicyRules) -> str:
+        """Return the suite of another skill that a policy needs and the server does not start, or "": its tasks need a
+        model, which only `on_submit = "all"` uses.
+        """
+        suite = policy.evaluation.suite if policy.evaluation else OWN
+        return suite if suite != OWN and self._rules.on_submit != "all" else ""
+
     async def _start_submitted(self) -> None:
         """Start the first evaluation of each version that needs it to meet its policy, for its publisher."""
         patterns = [policy.name for policy in self._passing.policies.named if "evaluation" in policy.rules.needs]
@@ -280,8 +296,7 @@ class EvaluationJobs:
         for version_id, name, number in await self._database.read(partial(read_submitted, patterns=patterns)):
             policy = self._passing.policies.of(name).rules
             suite = policy.evaluation.suite if policy.evaluation else OWN
-            is_left = suite != OWN and self._rules.on_submit == "run"  # its cases need a model
-            if version_id in self._unable or "evaluation" not in policy.needs or is_left:
+            if version_id in self._unable or "evaluation" not in policy.needs or self._left_suite(policy):
                 continue
             plan = Plan(["run"] if self._rules.on_submit == "run" else (), suite=suite, also=["search"])
             find = partial(resolve, identity=READER, name=name, spec=Exact(Version.parse(number)), manages=True)
