@@ -146,10 +146,10 @@ def evaluation_text(predicate: Mapping[str, Any]) -> str:
 
 def _prompts_text(predicate: Mapping[str, Any]) -> Iterator[str]:
     """Yield how well prompts lead to the skill."""
-    if found := predicate.get("findability"):
-        shares = f"first for {found['at_1']:.0%} of {_prompts(found)}" if found["expected"] else ""
-        others = found["prompts"] - found["expected"]
-        wrong = f"wrongly first for {found['wrong']} of {others}" if others else ""
+    if search := predicate.get("findability"):
+        shares = f"first for {search['at_1']:.0%} of {_prompts(search)}" if search["expected"] else ""
+        others = search["prompts"] - search["expected"]
+        wrong = f"wrongly first for {search['wrong']} of {others}" if others else ""
         yield f"search: {', '.join(filter(None, [shares, wrong]))}"
     if choice := predicate.get("choice"):
         others = choice["prompts"] - choice["expected"]

@@ -177,14 +177,14 @@ def prompt_figures(results: Iterable[tuple[str, str, TrialResult]]) -> dict[str,
     """Return how well the prompts of an evaluation lead to the skill: `findability` of searches, and `choice` of a
     model. A result is the kind, the id of the case, and the result of the trial.
     """
-    found: list[Prompt] = []
+    prompts: list[Prompt] = []
     trials: dict[str, list[TrialResult]] = {}
     for kind, case_id, result in results:
         if kind == "search":
-            found.append(Prompt(case_id, "", "", result.triggers, result.rank or None))
+            prompts.append(Prompt(case_id, "", "", result.triggers, result.rank or None))
         elif kind == "choice":
             trials.setdefault(case_id, []).append(result)
-    figures = {"findability": Findability(tuple(found)).figures()} if found else {}
+    figures = {"findability": Findability(tuple(prompts)).figures()} if prompts else {}
     if trials:
         shares = [
             (tried[0].triggers, fmean(each.passed == each.triggers for each in tried)) for tried in trials.values()

@@ -183,17 +183,17 @@ def _problem(grader: Grader, answer: Answer, files: Mapping[str, bytes]) -> str:
         case FitsSchema():
             return _schema_problem(grader, answer.value, files)
         case Contains(pattern, place):
-            return "" if pattern in answer.text(place) else _found(answer, place, "does not contain", pattern)
+            return "" if pattern in answer.text(place) else _mismatch(answer, place, "does not contain", pattern)
         case ContainsNot(pattern, place):
-            return _found(answer, place, "contains", pattern) if pattern in answer.text(place) else ""
+            return _mismatch(answer, place, "contains", pattern) if pattern in answer.text(place) else ""
         case Matches(pattern, place, absent):
             matches = re.search(pattern, answer.text(place), re.MULTILINE)
             verb = "matches" if absent else "does not match"
-            return "" if bool(matches) != absent else _found(answer, place, verb, pattern)
+            return "" if bool(matches) != absent else _mismatch(answer, place, verb, pattern)
     raise TypeError(f"{type(grader).__name__} does not grade a run")
 
 
-def _found(answer: Answer, place: str, verb: str, pattern: str) -> str:
+def _mismatch(answer: Answer, place: str, verb: str, pattern: str) -> str:
     return f"the {place} {verb} {quoted(pattern)}: it is {shown_value(answer.log if place == 'log' else answer.value)}"
 
 
