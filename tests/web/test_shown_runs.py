@@ -118,8 +118,11 @@ async def test_pages_of_a_skill_with_a_past_have_no_fault(
     headers = headers_of(shown_runs.owner._replace(scopes="admin read run publish"))
     runs = [f"/runs/{run_id}" for run_id in (shown_runs.run_id, shown_runs.hostile_id, shown_runs.failed_id)]
     skill = f"/s/{shown_runs.name}"
+    paths = [f"{run}/parts/{name}" for run in runs[:2] for name in ("weeks.csv", "map.svg", "weeks.ipynb")]
+    paths += [f"{runs[1]}/parts/report.md", f"{runs[0]}/compare/{shown_runs.hostile_id}"]
+    paths += [f"{skill}{below}" for below in ("/insight", "/files", "/try", "@1.2.0/diff/1.0.0")]
     page = await open_page(shown_runs.server, "/runs", width=width, javascript=javascript, extra_http_headers=headers)
-    for path in ["/runs", *runs, skill, f"{skill}/insight", f"{skill}/try", "/insight", "/insight/failures", "/admin"]:
+    for path in ["/runs", *runs, skill, *paths, "/insight", "/insight/failures", "/admin"]:
         await page.goto(path)
 
         assert await overflow(page) == [], path
