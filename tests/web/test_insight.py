@@ -1,4 +1,4 @@
-"""`/insight`: for admins, and for publishers about their namespaces."""
+"""`/insight`: for admins, and for publishers about their namespaces. The skills around a skill, on its page."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from tests.conftest import Server, publisher
+from tests.conftest import Rpc, Server, publisher
 from tests.registry.test_insight import CONNECTS, FAILS
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, faults
 from tests.support.people import Caller, Who
-from tests.support.processes import eventually
+from tests.support.processes import await_early_day, eventually
 
 FAILS_IF = "def main(args):\n    if args['fails']:\n        raise ValueError('no')\n"
 HTML = {"accept": "text/html"}
@@ -112,6 +112,68 @@ def test_reach_shows_required_skills_with_their_hosts_and_their_dependents(org: 
         f"Required skills a called skill keeps its own permissions Requires How What it may use {mail} 1.0.0"
         in text_of(browser.get(f"/s/{top}/insight").text)
     )
+
+
+def rail(server: Server, who: Who, name: str) -> str:
+    """Return the words of the facts next to the text of a skill."""
+    return text_of(browser_of(server, who).get(f"/s/{name}").text.partition('<aside class="rail"')[2])
+
+
+def test_the_rail_names_required_skills_that_the_reader_sees(org: Server, new_name: str) -> None:
+    owner, reader = Caller(org.url, Who(f"w-{new_name}", "read run publish", f"{new_name}.*")), Who("ron")
+    base, text, top = (f"{new_name}.{each}" for each in ("base", "text", "top"))
+    owner.create(base, permissions={"network": ["https://m.example.com"]})
+    owner.create(text, requires={"skills": {base: "^1"}}, kind="instruction")
+    owner.create(top, requires={"skills": {text: "*"}}, kind="instruction")
+
+    assert f"Depends on {base} ^1 , calls it Needed by {top} * , imports it This version" in rail(org, reader, text)
+    assert f"Depends on {text} * , imports it This version" in rail(org, reader, top)
+    owner("set_visibility", name=base, visibility="namespace")
+    assert "Depends on" not in rail(org, reader, text)
+
+
+def test_the_rail_names_dependents_that_the_reader_sees(org: Server, new_name: str) -> None:
+    who, reader = Who(f"w-{new_name}", "read run publish", f"{new_name}.*"), Who("ron")
+    owner = Caller(org.url, who)
+    base, top, former, hidden = (f"{new_name}.{each}" for each in ("base", "top", "former", "hidden"))
+    owner.create(base, kind="instruction")
+    for name in (top, former, hidden):
+        owner.create(name, requires={"skills": {base: ">=1"}}, kind="instruction")
+    owner.create(former, "1.1.0", kind="instruction")
+    owner("set_visibility", name=hidden, visibility="namespace")
+
+    assert f"Needed by {top} >=1 , imports it This version" in rail(org, reader, base)
+    assert f"Needed by {hidden} >=1 , imports it {top} >=1 , imports it" in rail(org, who, base)
+    assert "Needed by" not in rail(org, reader, top)
+
+
+def test_the_rail_names_skills_that_the_same_callers_used(org: Server, new_name: str) -> None:
+    await_early_day()
+    who, reader = Who(f"w-{new_name}", "read run publish", f"{new_name}.*"), Who("ron")
+    ann, bob, all_reader = (Caller(org.url, Who(f"{each}-{new_name}", grants=f"{new_name}.*")) for each in "abm")
+    owner = Caller(org.url, who)
+    first, pair, hidden, once = (f"{new_name}.{each}" for each in ("first", "pair", "hidden", "once"))
+    for name in (first, pair, hidden, once):
+        owner.create(name)
+    owner("set_visibility", name=hidden, visibility="namespace")
+    for caller, names in ((ann, (first, pair, hidden, once)), (bob, (first, first, pair, hidden)), (owner, (once,))):
+        for name in names:
+            caller("execute_skill", name=name, args={"who": "x"})
+    # A caller with so many programs is one that reads all skills.
+    for number in range(51):
+        all_reader.http.headers["user-agent"] = f"program{number}x"
+        for name in (first, once):
+            all_reader("read_skill_file", name=name, path="SKILL.md")
+    eventually(lambda: loads_of(owner, new_name) == {first: 51, once: 51})
+
+    assert f"Used together with {pair} 2 times This version" in rail(org, reader, first)
+    assert f"Used together with {hidden} 2 times {pair} 2 times" in rail(org, who, first)
+    assert "Used together with" not in rail(org, who, once)
+
+
+def loads_of(rpc: Rpc, namespace: str) -> dict[str, int]:
+    skills = rpc("list_skill_usage", namespace=namespace)["skills"]
+    return {skill["name"]: skill["loads"] for skill in skills if skill["loads"]}
 
 
 @pytest.mark.full

@@ -14,11 +14,9 @@ import pytest
 from playwright.async_api import expect
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, clean_environment
+from tests.conftest import Server, clean_environment
 from tests.support.browser import Browser, part_of, token_of
 from tests.support.chromium import OpenPage, faults, layout_shift, problems
-from tests.support.people import Caller, Who, headers_of
-from tests.support.processes import await_early_day, eventually
 from tests.support.shown_skill import FILES, ShownSkill
 
 if TYPE_CHECKING:
@@ -57,69 +55,6 @@ def test_about_shows_inputs_examples_permissions_and_the_version(shown: ShownSki
         "all passed before 1.10.0 was published",
     ):
         assert part in text, part
-
-
-def rail(server: Server, who: Who, name: str) -> str:
-    """Return the words of the facts next to the text of a skill."""
-    page = Browser(server.url, **HTML, **headers_of(who)).get(f"/s/{name}").text
-    return words(page.partition('<aside class="rail"')[2])
-
-
-def test_the_rail_names_required_skills_that_the_reader_sees(org: Server, new_name: str) -> None:
-    owner, reader = Caller(org.url, Who(f"w-{new_name}", "read run publish", f"{new_name}.*")), Who("ron")
-    base, text, top = (f"{new_name}.{each}" for each in ("base", "text", "top"))
-    owner.create(base, permissions={"network": ["https://m.example.com"]})
-    owner.create(text, requires={"skills": {base: "^1"}}, kind="instruction")
-    owner.create(top, requires={"skills": {text: "*"}}, kind="instruction")
-
-    assert f"Depends on {base} ^1, calls it Needed by {top} *, imports it This version" in rail(org, reader, text)
-    assert f"Depends on {text} *, imports it This version" in rail(org, reader, top)
-    owner("set_visibility", name=base, visibility="namespace")
-    assert "Depends on" not in rail(org, reader, text)
-
-
-def test_the_rail_names_dependents_that_the_reader_sees(org: Server, new_name: str) -> None:
-    who, reader = Who(f"w-{new_name}", "read run publish", f"{new_name}.*"), Who("ron")
-    owner = Caller(org.url, who)
-    base, top, former, hidden = (f"{new_name}.{each}" for each in ("base", "top", "former", "hidden"))
-    owner.create(base, kind="instruction")
-    for name in (top, former, hidden):
-        owner.create(name, requires={"skills": {base: ">=1"}}, kind="instruction")
-    owner.create(former, "1.1.0", kind="instruction")
-    owner("set_visibility", name=hidden, visibility="namespace")
-
-    assert f"Needed by {top} >=1, imports it This version" in rail(org, reader, base)
-    assert f"Needed by {hidden} >=1, imports it {top} >=1, imports it" in rail(org, who, base)
-    assert "Needed by" not in rail(org, reader, top)
-
-
-def test_the_rail_names_skills_that_the_same_callers_used(org: Server, new_name: str) -> None:
-    await_early_day()
-    who, reader = Who(f"w-{new_name}", "read run publish", f"{new_name}.*"), Who("ron")
-    ann, bob, all_reader = (Caller(org.url, Who(f"{each}-{new_name}", grants=f"{new_name}.*")) for each in "abm")
-    owner = Caller(org.url, who)
-    first, pair, hidden, once = (f"{new_name}.{each}" for each in ("first", "pair", "hidden", "once"))
-    for name in (first, pair, hidden, once):
-        owner.create(name)
-    owner("set_visibility", name=hidden, visibility="namespace")
-    for caller, names in ((ann, (first, pair, hidden, once)), (bob, (first, first, pair, hidden)), (owner, (once,))):
-        for name in names:
-            caller("execute_skill", name=name, args={"who": "x"})
-    # A caller with so many programs is one that reads all skills.
-    for number in range(51):
-        all_reader.http.headers["user-agent"] = f"program{number}x"
-        for name in (first, once):
-            all_reader("read_skill_file", name=name, path="SKILL.md")
-    eventually(lambda: loads_of(owner, new_name) == {first: 51, once: 51})
-
-    assert f"Used together with {pair} 2 times This version" in rail(org, reader, first)
-    assert f"Used together with {hidden} 2 times {pair} 2 times" in rail(org, who, first)
-    assert "Used together with" not in rail(org, who, once)
-
-
-def loads_of(rpc: Rpc, namespace: str) -> dict[str, int]:
-    skills = rpc("list_skill_usage", namespace=namespace)["skills"]
-    return {skill["name"]: skill["loads"] for skill in skills if skill["loads"]}
 
 
 def test_files_open_at_skill_md_and_every_tab_counts_them(shown: ShownSkill) -> None:

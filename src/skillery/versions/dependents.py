@@ -171,7 +171,7 @@ def tell_dependents(connection: Connection, identity: Identity, withdrawn: Versi
 # Code of a skill imports and calls only skills that its version requires: `version_closure` has all these edges.
 
 MOST_AROUND = 20
-_MOST_REQUIRED, _MOST_DEPENDENTS = 50, 1000
+_MOST_REQUIRED, _MOST_DEPENDENTS = 50, 200
 _MOST_USES = 60
 _MOST_IN_A_DAY = 50
 """A caller with more rows of uses on a day is left out: programs that read all skills do not use them together."""
