@@ -20,6 +20,7 @@ PAGES = (
     "/insight",
     "/insight/use",
     "/insight/use?by=caller",
+    "/insight/use?sort=unused",
     "/insight/reach",
     "/insight/reach?by=host",
     "/insight/searches",
