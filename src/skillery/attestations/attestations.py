@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
 from skillery.attestations.evidence import WITH_VERSIONS, passed_about
+from skillery.attestations.origins import OriginStatements, read_origin
 from skillery.attestations.predicates import OwnAuthor, OwnEvaluation, OwnReview, summary_of_envelope
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.audit import Actor
@@ -77,13 +78,14 @@ class ListedAttestation(msgspec.Struct, frozen=True):
 
 
 class AttestationPage(msgspec.Struct, frozen=True):
-    """A page of the attestations of a version, oldest first."""
+    """A page of the attestations of a version, oldest first. The first page of a mirrored version has its `origin`."""
 
     name: str
     version: str
     digest: str
     attestations: Sequence[ListedAttestation]
     next_cursor: NextCursor
+    origin: OriginStatements | None
 
 
 class ListAttestations(Params, frozen=True, kw_only=True):
@@ -110,10 +112,8 @@ def read_attestations(
     connection: Connection, identity: Identity, key: bytes, params: ListAttestations
 ) -> AttestationPage:
     """Return a page of the attestations of a version. Raise the errors of `resolve`, and InvalidCursor."""
-    name, spec = parse_named(params.name, params.version)
-    row = resolve(connection, identity, name, spec, manages=True)
-    bound_to = ("list_attestations", row.digest, params.predicate)
-    where = [*_of_version(row, params.predicate)]
+    row = resolve(connection, identity, *parse_named(params.name, params.version), manages=True)
+    bound_to, where = ("list_attestations", row.digest, params.predicate), [*_of_version(row, params.predicate)]
     if params.cursor:
         where.append(attestations.c.id > int(read_cursor(key, bound_to, params.cursor, 1)[0]))
     oldest_first = (
@@ -126,7 +126,8 @@ def read_attestations(
     rows = connection.execute(oldest_first).all()
     page = fitting_items([_listed(stored) for stored in rows[: params.limit]])
     next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return AttestationPage(row.name, row.version, row.digest, page, next_cursor)
+    origin = None if params.cursor else read_origin(connection, row.version_id, params.predicate)
+    return AttestationPage(row.name, row.version, row.digest, page, next_cursor, origin)
 
 
 def _listed(row: Any) -> ListedAttestation:

@@ -1266,7 +1266,7 @@ class Evaluation(TypedDict):
     version: str
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
-    """Kinds of its cases: run, task."""
+    """Kinds of its cases: run, task, search, choice."""
     suite: str
     """own, or the version of another skill that has the tasks."""
     suite_digest: str
@@ -1277,7 +1277,7 @@ class Evaluation(TypedDict):
     kind: Literal["person", "agent"]
     """Kind of this identity."""
     model: str | None
-    """Model of the tasks, null without tasks."""
+    """Model of the tasks and choices, null without these."""
     cost: float
     """What its models have cost, in the currency of evals.currency."""
     tokens: int
@@ -1289,6 +1289,10 @@ class Evaluation(TypedDict):
     verdict: Literal["better", "worse", "same", "unclear"] | None
     shares: dict[str, float]
     """Share of passed trials by arm, from 0 to 1."""
+    findability: dict[str, float]
+    """How a search finds the skill by its prompts."""
+    choice: dict[str, float]
+    """How a model chooses the skill for its prompts."""
     summary: str
     error: str
     """Why it has ended without a result, or ""."""
@@ -1333,7 +1337,7 @@ class EvaluationCases(TypedDict):
     version: str
     state: Literal["queued", "running", "done", "stopped", "failed", "cancelled"]
     kinds: list[str]
-    """Kinds of its cases: run, task."""
+    """Kinds of its cases: run, task, search, choice."""
     suite: str
     """own, or the version of another skill that has the tasks."""
     suite_digest: str
@@ -1344,7 +1348,7 @@ class EvaluationCases(TypedDict):
     kind: Literal["person", "agent"]
     """Kind of this identity."""
     model: str | None
-    """Model of the tasks, null without tasks."""
+    """Model of the tasks and choices, null without these."""
     cost: float
     """What its models have cost, in the currency of evals.currency."""
     tokens: int
@@ -1356,6 +1360,10 @@ class EvaluationCases(TypedDict):
     verdict: Literal["better", "worse", "same", "unclear"] | None
     shares: dict[str, float]
     """Share of passed trials by arm, from 0 to 1."""
+    findability: dict[str, float]
+    """How a search finds the skill by its prompts."""
+    choice: dict[str, float]
+    """How a model chooses the skill for its prompts."""
     summary: str
     error: str
     """Why it has ended without a result, or ""."""
@@ -2146,7 +2154,7 @@ class SkillReach(TypedDict):
 
 
 class ReachPage(TypedDict):
-    """A page of skills with network access, secrets or required skills, by name."""
+    """A page of skills with network access, secrets or required skills, by namespace and name."""
 
     skills: list[SkillReach]
     next_cursor: str | None
@@ -3126,7 +3134,7 @@ def start_evaluation(
     name: str,
     version: str,
     *,
-    kinds: list[Literal["run", "task"]] | None = None,
+    kinds: list[Literal["run", "task", "search", "choice"]] | None = None,
     suite: str | None = None,
     model: str | None = None,
     trials: int | None = None,
@@ -3138,8 +3146,8 @@ def start_evaluation(
     version: Exact version
     kinds: Kinds of cases (omit for run, or for task with suite)
     suite: Suite of another skill, NAME@RANGE (omit for the cases of the version)
-    model: Name of a model of the settings, for tasks (omit for evals.model)
-    trials: Trials of each task (omit for evals.trials)
+    model: Name of a model of the settings, for tasks and choices (omit for evals.model)
+    trials: Trials by the model of each case (omit for evals.trials)
     budget: Most that the model may cost (omit for evals.budget)
     """
     return params_of(locals())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidPath
 from skillery.formats.licences import is_licence_file
+from skillery.formats.origins import ORIGINS
 from skillery.formats.wording import quoted
 from skillery.importing.entries import (
     CIRCLE,
@@ -49,6 +50,8 @@ class LocatedSkill(NamedTuple):
     """The number of nested skills that are imported separately, because SKILL.md lists them."""
     licence: Entry | None = None
     """The nearest licence file, in the folder of the skill or above it."""
+    origin: Entry | None = None
+    """The document with the statements of its origin, which is no file of the skill."""
 
     @property
     def folder(self) -> str:
@@ -95,7 +98,7 @@ class Finder:
         self._licences: dict[str, str] = {}
         plain = {path for path, root in self._roots.by_path.items() if root.real == path}
         for path in self._tree.by_path:
-            if path in self._roots.followed or is_outside(path):
+            if path in self._roots.followed or is_outside(path) or path.startswith(f"{ORIGINS}/"):
                 continue
             if is_licence_file(path):
                 folder = path.rpartition("/")[0]
@@ -128,8 +131,9 @@ class Finder:
         files = reading.files
         nested_files = tuple(file for file in nested if file in files)
         listed = self._roots.listed.get(path, 0)
-        licence = self._licence_above(root.real)
-        return LocatedSkill(path, files, renamed, left_out, reading.problem, nested_files, listed, licence)
+        licence, origin = self._licence_above(root.real), self._tree.file(f"{ORIGINS}/{path}.json")
+        problem = reading.problem
+        return LocatedSkill(path, files, renamed, left_out, problem, nested_files, listed, licence, origin)
 
     def _licence_above(self, folder: str) -> Entry | None:
         nearest = (self._licences[above] for above in parents(f"{folder}/x") if above in self._licences)

@@ -23,6 +23,7 @@ from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
 from skillery.formats.foreign_skill import REQUIRES, required_names
 from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.origins import check_document
 from skillery.formats.repairs import Repair
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_toml import MAX_BYTES, toml_manifest
@@ -36,6 +37,7 @@ from skillery.importing.publication import ImportOptions, SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
 from skillery.importing.roots import SKILL_TOML
 from skillery.importing.skill_names import NamedSkill, Naming
+from skillery.proof.dsse import ProofError
 from skillery.publishing.publisher import Publisher
 
 AT_ONCE = 12
@@ -191,7 +193,7 @@ class ImportRun:
         skill = LocatedSkill(root, {}, None, (), None)
         try:
             skill = self._finder.skill(root)
-            return skill, self._skill_reader.prepare(skill)
+            return skill, _with_checked_origin(self._skill_reader.prepare(skill))
         except Exception as error:  # noqa: BLE001 - reported and logged: a failed skill does not stop the others
             return skill, error
 
@@ -252,6 +254,20 @@ class ImportRun:
             return refusal_of(prepared.located, prepared, error, name)
         finally:
             self._held_bytes -= prepared.size_bytes
+
+
+def _with_checked_origin(prepared: PreparedSkill) -> PreparedSkill:
+    """Return the skill without the document of its origin, and with a repair, if it is not about these files."""
+    entry = prepared.located.origin
+    if entry is None:
+        return prepared
+    try:
+        check_document(prepared.origin, prepared.files)
+    except ProofError as error:
+        message = f"the statements of the origin are not kept: the document {error}"
+        repairs = (*prepared.repairs, Repair("origin_statements", message, file=entry.path))
+        return prepared._replace(origin=b"", repairs=repairs)
+    return prepared
 
 
 def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedSkill:

@@ -19,6 +19,7 @@ from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.licences import MOST_BYTES, licence_of_text
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
 from skillery.formats.names import index_name, is_within
+from skillery.formats.origins import MOST_BYTES as MOST_ORIGIN_BYTES
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.script_blocks import LEFT_OUT
 from skillery.formats.semver import Version
@@ -63,6 +64,7 @@ class PreparedSkill(NamedTuple):
     committed_at: datetime | None = None
     licence: str = ""  # of the nearest licence file, if SKILL.md states none
     licence_path: str = ""
+    origin: bytes = b""  # an OriginDocument
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
         """Return the manifest and the files of a skill with a skill.toml, with another name and version."""
@@ -125,6 +127,8 @@ class SkillReader:
         prepared = self._prepare(skill_row)
         if not prepared.skill_md.frontmatter.get("license") and (entry := skill_row.licence):
             prepared = prepared._replace(licence=self._licence(entry), licence_path=entry.path)
+        if (entry := skill_row.origin) and entry.size <= MOST_ORIGIN_BYTES:
+            prepared = prepared._replace(origin=self._archive.read(entry))
         time = max(entry.time for entry in skill_row.files.values()) if self._commit_dates else 0
         committed_at = datetime.fromtimestamp(time, UTC) if 0 < time <= datetime.now(UTC).timestamp() else None
         return prepared._replace(cut_off=_cut_off(committed_at), committed_at=committed_at)
@@ -181,8 +185,8 @@ class SkillReader:
         files = []
         for path, entry in skill.files.items():
             content = self._archive.read(entry)
-            is_script = content.startswith(b"#!")
-            if changes and not self._keep_bytes and (is_script or path.endswith(".sh")) and _is_crlf_text(content):
+            is_script, is_crlf_text = content.startswith(b"#!"), b"\r\n" in content and b"\0" not in content
+            if changes and not self._keep_bytes and (is_script or path.endswith(".sh")) and is_crlf_text:
                 content = content.replace(b"\r\n", b"\n")
                 message = "the lines of this script end in CR LF; they are stored with LF (--keep-bytes keeps them)"
                 repairs.note("line_ends", message, file=path)
@@ -305,10 +309,6 @@ def _cut_off(committed_at: datetime | None) -> str:
 
 def _leaf(root: str) -> str:
     return root.rpartition("/")[2]
-
-
-def _is_crlf_text(content: bytes) -> bool:
-    return b"\r\n" in content and b"\0" not in content
 
 
 def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from skillery.attestations.origins import keep_origin
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import InvalidBundle, NameTaken, VersionExists
@@ -216,7 +217,12 @@ class SkillPublication:
                 findings=checked.findings,
                 examples=checked.examples,
             )
-        note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
+
+        def note(connection: Connection, created: NewVersion) -> None:
+            record_import(connection, created, self._identity, named.recorded(prepared))
+            if prepared.origin and not self._options.is_upload:
+                keep_origin(connection, created.name, created.version, named.alias.source, prepared.origin)
+
         rules = self._publisher.rules_with_review() if self._options.review else None
         published = await self._publisher.publish(
             self._identity,

@@ -26,6 +26,7 @@ from skillery.database.tables import (
     exports,
     idempotency_keys,
     objects,
+    origin_statements,
     search_postings,
     search_spellings,
     search_vectors,
@@ -134,7 +135,7 @@ def purge(
     connection.execute(delete(eval_trials).where(eval_trials.c.evaluation_id.in_(evaluated)))
     results += drop_transcripts(connection, concerned)
     connection.execute(delete(evaluations).where(concerned))
-    for table in (skill_files, exports, tools):
+    for table in (skill_files, exports, tools, origin_statements):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)
     _forget_spellings(connection, name, msgspec.json.decode(summary.one()))

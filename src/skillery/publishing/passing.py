@@ -21,6 +21,7 @@ from skillery.attestations.evidence import (
     stated_evidence,
     was_reviewed,
 )
+from skillery.attestations.origins import OriginStatements, read_origin
 from skillery.attestations.policies import Need, Policies, Policy, Situation, Verdict, judge
 from skillery.attestations.predicates import Predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
@@ -300,6 +301,7 @@ class ExplainedPolicy(msgspec.Struct, frozen=True):
     """Whether a reviewer may decide about the version."""
     vulnerabilities: str
     """The known vulnerabilities of its packages in words, "" if no scan has looked for them."""
+    origin: OriginStatements | None
 
 
 class ExplainPolicy(Params, frozen=True, kw_only=True):
@@ -312,26 +314,29 @@ class ExplainPolicy(Params, frozen=True, kw_only=True):
 async def explain_policy(passing: Passing, identity: Identity, params: ExplainPolicy) -> ExplainedPolicy:
     name, spec = parse_named(params.name, params.version)
     read = partial(passing.read, identity=identity, name=name, spec=spec)
-    return await passing.database.read(lambda connection: explained(connection, read(connection)))
+    # In a thread: the signatures of an origin's statements are verified.
+    return await asyncio.to_thread(
+        passing.database.read_now, lambda connection: explained(connection, read(connection))
+    )
 
 
 def explained(connection: Connection, judged: Judged) -> ExplainedPolicy:
     """Return the result of explain_policy for a version."""
     row, verdict = judged.row, judged.verdict()
-    policies = [policy_of(each) for each in judged.evidence if each.word == "passed"]
     return ExplainedPolicy(
         row.name,
         row.version,
         row.status,
         verdict.policy.name,
         verdict.policy.digest,
-        verdict.policy.digest in policies,
+        verdict.policy.digest in {policy_of(each) for each in judged.evidence if each.word == "passed"},
         tuple(map(_need, verdict.needs)),
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
         judged.situation.former_signer == verdict.signer != "",
         row.status == "in_review" or is_reviewed_again(connection, row),
         next((each.vulnerabilities for each in reversed(judged.evidence) if each.word == "scan"), ""),
+        read_origin(connection, row.version_id),
     )
 
 

@@ -101,6 +101,17 @@ Index(
     sqlite_where=_is_ended_passed,
 )
 
+origin_statements = Table(
+    "origin_statements",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # The source of the import, as the importer has stated it.
+    Column("source", Text, nullable=False),
+    # An OriginDocument: skillery.formats.origins.
+    Column("document", LargeBinary, nullable=False),
+    comment="Statements of other registries about versions that mirrors have copied.",
+)
+
 recertifications = Table(
     "recertifications",
     metadata,
