@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,18 +20,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import func, select
 
 from skillery.client.logins.kept import changing, keep_login
 from skillery.client.logins.login import Login
+from skillery.database import Database
+from skillery.database.tables import origin_statements
 from skillery.proof import dsse
 from skillery.proof.dsse import SigningKey
 from skillery.proof.keychains import make_keys_statement
 from skillery.proof.seals import make_seal, read_seal
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import ASKS_FOR_TOKENS, ON_SQLITE, Rpc, Server, clean_environment, publisher
+from tests.importing.test_importing import sent
 from tests.proof.test_seals import OFTEN
+from tests.support.archives import zipped
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
 from tests.support.prefork import FORKED, PROGRAMS
@@ -290,6 +297,110 @@ def test_a_single_file_is_copied_with_keys(
     content = rpc("read_skill_file", name=f"{new_name}m.{name}", version="latest", path="SKILL.md")["content"]
     assert "Does one." in content
     assert content.endswith("# One\n")
+
+
+def copied(user: User, origin: Server, rpc: Rpc, new_name: str, keys: Path) -> tuple[str, str]:
+    """Mirror a skill with the keys of its server. Return its name in the registry of `rpc`, and the mirror's id."""
+    publisher(origin.rpc)(f"{new_name}.pdf")
+    keys.write_bytes(origin.rpc.http.get(KEYS).content)
+    mirror = user.add(f"{origin.url}/n/{new_name}", "--namespace", f"{new_name}m", "--keys", str(keys))
+    user.run()
+    [leaf] = stored(rpc, f"{new_name}m")
+    return f"{new_name}m.{leaf}", mirror
+
+
+@pytest.mark.full(after=1)
+def test_a_mirror_keeps_the_statements_of_its_origin(
+    user: User, sqlite_server: Server, server: Server, new_name: str, tmp_path: Path
+) -> None:
+    rpc = server.rpc
+    origin, name = sqlite_server.rpc, f"{new_name}.pdf"
+    copy, _ = copied(user, sqlite_server, rpc, new_name, tmp_path / "keys.json")
+
+    def lines(http: httpx.Client, of: str) -> list[str]:
+        return http.get(f"/skills/{of}/1.0.0.intoto.jsonl").text.splitlines()
+
+    page = rpc("list_attestations", name=copy)
+    kept, digest = page["origin"], origin("describe_skill", name=name)["skill"]["digest"]
+    assert (kept["name"], kept["version"], kept["digest"]) == (name, "1.0.0", digest)
+    assert kept["source"] == f"{sqlite_server.url}/n/{new_name}"
+    statements = {each["predicate"]: each for each in kept["statements"]}
+    assert {"publication", "scan", "passed"} <= statements.keys()
+    [key] = origin("list_keys")["keys"]
+    assert {each["keyid"] for each in kept["statements"]} == {key["keyid"]}
+    published = origin("list_attestations", name=name, predicate="publication")["attestations"][0]
+    assert {"predicate": "publication", **{key: published[key] for key in ("by", "keyid", "summary")}} == statements[
+        "publication"
+    ]
+    only = rpc("list_attestations", name=copy, predicate="scan")["origin"]["statements"]
+    assert only == [statements["scan"]]
+
+    document = rpc.http.get(f"/skills/{copy}/1.0.0.origin.json").json()
+    assert document["statements"] == lines(origin.http, name)
+    # The registry's own statements are separate, and only they meet a need.
+    assert not set(lines(rpc.http, copy)) & set(document["statements"])
+    explained = rpc("explain_policy", name=copy)
+    assert explained["origin"] == kept
+    own = {each["id"] for each in page["attestations"]}
+    assert {each["id"] for need in explained["needs"] for each in need["evidence"]} <= own
+    shown = re.sub(r"<[^>]*>", "", rpc.http.get(f"/s/{copy}", headers={"accept": "text/html"}).text)
+    assert f"{name} 1.0.0 of {kept['source']}, as the importer has stated" in shown
+
+    database = Database(server.database or f"sqlite:///{server.home / 'skillery.db'}")
+    documents = select(func.count()).where(origin_statements.c.source == kept["source"])
+    assert database.read_now(lambda connection: connection.scalar(documents)) == 1
+    rpc("purge_version", name=copy, version="1.0.0", reason="wrong")
+    assert database.read_now(lambda connection: connection.scalar(documents)) == 0
+    database.close()
+
+
+@ON_SQLITE
+@pytest.mark.full
+def test_an_export_has_the_statements_of_an_origin(
+    user: User, sqlite_server: Server, rpc: Rpc, new_name: str, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    copy, _ = copied(user, sqlite_server, rpc, new_name, tmp_path / "keys.json")
+    kept = rpc("list_attestations", name=copy)["origin"]
+    file = tmp_path / "skills.tar.gz"
+    assert skillery("export", str(file), copy, "--url", rpc.url).code == 0
+    there = start_server(new_home=True)
+    assert skillery("import", str(file), "--source", "office", "--url", there.url).code == 0
+
+    assert there.rpc("list_attestations", name=copy)["origin"] == kept | {"source": "office"}
+    printed = skillery("policy", "explain", copy, "--url", there.url).out
+    assert f"origin: {new_name}.pdf 1.0.0 of office (publication, " in printed
+
+
+@ON_SQLITE
+def test_statements_about_other_files_are_not_kept(
+    user: User, sqlite_server: Server, rpc: Rpc, new_name: str, tmp_path: Path
+) -> None:
+    _, mirror = copied(user, sqlite_server, rpc, new_name, tmp_path / "keys.json")
+    tree = user.data / "skillery/mirrors" / mirror / "tree"
+    files = {path.relative_to(tree).as_posix(): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    [place] = [path for path in files if path.startswith(".skillery-origins/")]
+    [code] = [path for path in files if path.endswith("main.py")]
+    [skill_md] = [path for path in files if path.endswith("SKILL.md")]
+    document = json.loads(files[place])
+    first, *others = document["statements"]
+    payload = json.loads(first) | {"payload": json.loads(others[0])["payload"]}
+    changes: dict[str, tuple[str, bytes]] = {
+        "is about sha256:": (code, files[code] + b"# changed\n"),
+        "is not about this SKILL.md": (skill_md, files[skill_md] + b"\nchanged\n"),
+        "signature": (place, json.dumps(document | {"statements": [json.dumps(payload)]}).encode()),
+        "has no key that signs": (place, json.dumps(document | {"keys": []}).encode()),
+        "too many entries": (place, json.dumps(document | {"statements": [first] * 65}).encode()),
+        "is not valid": (place, files[place] + b" " * 1024 * 1024),
+    }
+
+    for number, (problem, (path, content)) in enumerate(changes.items()):
+        namespace = f"{new_name}{number}"
+        [skill] = sent(rpc, zipped(files | {path: content}), namespace=namespace, source="x")["skills"]
+        assert skill["outcome"] == "published"
+        [repair] = [each for each in skill["repairs"] if each["code"] == "origin_statements"]
+        assert problem in repair["message"]
+        assert rpc("list_attestations", name=skill["name"])["origin"] is None
+    assert [*rpc.http.get(f"/skills/{skill['name']}/1.0.0.origin.json").json()["error"]]
 
 
 def test_keys_need_the_address_of_a_server(user: User, tmp_path: Path, sqlite_server: Server) -> None:

@@ -1,5 +1,5 @@
 """Upload of a folder of skills as a tar stream. The stream is built while it is sent, and contains only files of
-skills, and the licence files above them.
+skills, the licence files above them, and the statements of their origins.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _tar(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
 
 def _parts(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
     sent: set[str] = set()
-    licences: dict[str, Entry] = {}
+    others: dict[str, Entry] = {}
     for skill in folder.skills():
         for name, entry in skill.files.items():
             name = skill.renamed if name == SKILL_MD and skill.renamed else name  # noqa: PLW2901
@@ -138,9 +138,11 @@ def _parts(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
             sent.add(path)
             yield from _member(path, entry, dates.get(skill.root, 0))
         if skill.licence is not None and skill.licence.size <= MOST_BYTES:
-            licences[skill.licence.path] = skill.licence
-    for path in sorted(licences.keys() - sent):
-        yield from _member(path, licences[path], 0)
+            others[skill.licence.path] = skill.licence
+        if skill.origin is not None:
+            others[skill.origin.path] = skill.origin
+    for path in sorted(others.keys() - sent):
+        yield from _member(path, others[path], 0)
     yield b"\0" * 2 * tarfile.BLOCKSIZE
 
 

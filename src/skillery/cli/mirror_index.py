@@ -13,8 +13,7 @@ import re
 import secrets
 import shutil
 import tempfile
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -27,9 +26,9 @@ from skillery.cli.failures import CheckFailed
 from skillery.cli.lock_files import check_newest, content_of, digest_on_disk
 from skillery.cli.proof import keychain_of, statements_of_keys
 from skillery.errors import SkilleryError, Unavailable
-from skillery.formats.agent_skill import agent_skill
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.formats.names import index_name
+from skillery.formats.origins import ORIGINS, OriginDocument, make_document, mirrored_skill_md
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import ImportLimits
 from skillery.proof import KEYS_ADDRESS
@@ -73,12 +72,8 @@ class _Index(msgspec.Struct):
     truncated: bool = False
 
 
-class _Seal(msgspec.Struct):
-    envelope: str
-
-
 class _Seals(msgspec.Struct):
-    seals: list[_Seal]
+    seals: list[dict[str, Any]]
 
 
 class _Copy:
@@ -88,7 +83,8 @@ class _Copy:
         self.skills = skills
         self.digests = skills.parent / "digests"
         """One file for each copied skill, with the digest of its archive."""
-        for folder in (self.skills, self.digests):
+        self.origins = self.skills / ORIGINS
+        for folder in (self.skills, self.digests, self.origins):
             folder.mkdir(parents=True, exist_ok=True)
         self._bytes = _size_of(skills)
 
@@ -96,25 +92,29 @@ class _Copy:
         digest_file = self.digests / entry.name
         return digest_file.is_file() and digest_file.read_text("utf-8") == entry.digest
 
-    def replace(self, entry: _Entry, partial: Path) -> None:
-        """Replace the copy of a skill. Raise Unavailable if the whole copy would then be too large."""
-        former = self.skills / entry.name
-        size = self._bytes + _size_of(partial) - _size_of(former)
+    def replace(self, entry: _Entry, partial: Path, document: bytes) -> None:
+        """Replace the copy of a skill and its document. Raise Unavailable if the whole copy would be too large."""
+        size = self._bytes + len(document) + _size_of(partial) - _size_of(self.skills / entry.name)
         if size > MOST_TREE_BYTES:
             raise Unavailable(f"the skills of the index have more than {MOST_TREE_BYTES} bytes")
-        # Without its digest, a skill is copied again if this process dies in between.
-        (self.digests / entry.name).unlink(missing_ok=True)
-        shutil.rmtree(former, ignore_errors=True)
-        partial.rename(former)
+        self._remove(entry.name)
+        partial.rename(self.skills / entry.name)
+        if document:
+            (self.origins / f"{entry.name}.json").write_bytes(document)
         (self.digests / entry.name).write_text(entry.digest, "utf-8")
         self._bytes = size
 
     def keep(self, names: set[str]) -> None:
         """Remove the skills with other names."""
         for folder in self.skills.iterdir():
-            if folder.name not in names:
-                (self.digests / folder.name).unlink(missing_ok=True)
-                shutil.rmtree(folder)
+            if folder.name not in {*names, ORIGINS}:
+                self._remove(folder.name)
+
+    def _remove(self, name: str) -> None:
+        # Without its digest, a skill is copied again if this process dies in between.
+        for file in (self.digests / name, self.origins / f"{name}.json"):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.skills / name, ignore_errors=True)
 
 
 class _Server(NamedTuple):
@@ -127,6 +127,7 @@ class _Server(NamedTuple):
     loop: asyncio.Runner
     trusted: Mapping[str, bytes] | None = None
     """The keys of the registry, which must have signed each version. None: statements are not read."""
+    chain: Sequence[bytes] = ()  # the statements about these keys
 
     def read(self, url: str, most: int, call: Mapping[str, object] | None = None) -> bytes:
         """Return the content at an address, or the answer to a `call`. Raise Unavailable if it cannot be read, or has
@@ -173,7 +174,8 @@ def copy_index(source: str, tree: Path, token: str | None, trust: Trust = ("", N
         try:
             if trust[0]:
                 trust, trusted = _followed(server, trust)
-                server = server._replace(trusted=trusted)
+                chain = statements_of_keys(trust[0].encode(), "the registry")
+                server = server._replace(trusted=trusted, chain=chain)
             entries = _index(server).skills
             copy = _Copy(tree)
             for entry in entries:
@@ -212,8 +214,9 @@ def _problem(entry: _Entry, earlier: set[str], index: str) -> str | None:
     if not _DIGEST.fullmatch(entry.digest):
         return "it has no SHA-256 digest"
     try:
-        if _is_unsafe(urljoin(index, entry.url), index):
-            return "its address is not encrypted"
+        url = urljoin(index, entry.url)
+        if _origin(url) != _origin(index) and urlsplit(url).scheme != "https":
+            return "its address is not encrypted"  # that of the index is checked when the mirror is added
     except ValueError:
         return "its address is not valid"
     if entry.type not in {"archive", "skill-md"}:
@@ -235,9 +238,7 @@ def _copy(server: _Server, entry: _Entry, copy: _Copy) -> str | None:
             (partial / "SKILL.md").write_bytes(content)
         else:
             _unpack(content, partial)
-        if server.trusted is not None:
-            _restore_signed(server, server.trusted, url, entry, partial)
-        copy.replace(entry, partial)
+        copy.replace(entry, partial, b"" if server.trusted is None else _restore_signed(server, url, entry, partial))
     except SkilleryError as error:
         return error.message
     except OSError as error:
@@ -270,7 +271,7 @@ def _followed(server: _Server, known: Trust) -> tuple[Trust, Mapping[str, bytes]
     """
     keys, last = known
     # A seal that is read before the chain names a statement of the chain.
-    newest = [seal.envelope.encode() for seal in _called(server, _Seals, "list_seals", newest=True).seals]
+    newest = [str(seal.get("envelope")).encode() for seal in _called(server, _Seals, "list_seals", newest=True).seals]
     content = server.read(urljoin(server.address, KEYS_ADDRESS), MOST_INDEX_BYTES)
     statements, former = (statements_of_keys(text, "the registry") for text in (content, keys.encode()))
     if statements[: len(former)] != former:
@@ -287,9 +288,10 @@ def _followed(server: _Server, known: Trust) -> tuple[Trust, Mapping[str, bytes]
     return (content.decode(), (seal.seq, seal.sha256, seal.at) if seal else None), keychain.trusted
 
 
-def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, entry: _Entry, folder: Path) -> None:
+def _restore_signed(server: _Server, url: str, entry: _Entry, folder: Path) -> bytes:
     """Check that the registry has signed the version at `url`, and that `folder` has exactly its files. Make SKILL.md
-    again from the signed one, because the server may send a generated one. Raise Unavailable for another content.
+    again from the signed one, because the server may send a generated one. Return the document with its statements, or
+    b"". Raise Unavailable for another content.
     """
     match = _VERSION.fullmatch(urlsplit(url).path)
     name, version = map(unquote, match.group("name", "version")) if match else ("", "")
@@ -299,7 +301,7 @@ def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, ent
     digest = f"sha256:{hashlib.sha256(server.read(f'{address}.files', MOST_INDEX_BYTES)).hexdigest()}"
     envelopes = server.read(f"{address}.intoto.jsonl", MOST_INDEX_BYTES).splitlines()
     try:
-        proof = choose_proof(envelopes, trusted, name, version, digest)
+        proof = choose_proof(envelopes, server.trusted or {}, name, version, digest)
     except ProofError as error:
         raise Unavailable(f"a statement about {name}@{version} {error}") from None
     if proof is None:
@@ -309,11 +311,14 @@ def _restore_signed(server: _Server, trusted: Mapping[str, bytes], url: str, ent
         (folder / path).write_bytes(_stored(server, name, version, path))
     if digest_on_disk(folder) != digest:
         raise Unavailable(f"its files are not those of {name}@{version} that the registry has signed")
-    description = tomllib.loads((folder / SKILL_TOML).read_text("utf-8"))["description"]
-    skill = agent_skill((folder / SKILL_MD).read_bytes(), name=entry.name, description=description)
-    (folder / SKILL_MD).write_bytes(skill.content)
+    files = [(folder / path).read_bytes() for path in (SKILL_MD, SKILL_TOML)]
+    unsigned = OriginDocument(name, version, [each.decode() for each in server.chain], (), *files)
+    with ErrorsAbout(f"{name}@{version}", Unavailable):
+        (folder / SKILL_MD).write_bytes(mirrored_skill_md(unsigned))
+        document = make_document(unsigned, envelopes, digest)
     if entry.type == "skill-md":
         (folder / SKILL_TOML).unlink()
+    return document
 
 
 def _stored(server: _Server, name: str, version: str, path: str) -> bytes:
@@ -339,11 +344,6 @@ def _size_of(folder: Path) -> int:
     """Return the bytes of all blocks of the files, with one block more for each file."""
     sizes = (path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return sum((math.ceil(size / BLOCK) + 1) * BLOCK for size in sizes)
-
-
-def _is_unsafe(url: str, index: str) -> bool:
-    """Return whether an address of another host is not https. `index` is checked when the mirror is added."""
-    return _origin(url) != _origin(index) and urlsplit(url).scheme != "https"
 
 
 def _origin(url: str) -> tuple[str, str]:

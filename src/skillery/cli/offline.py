@@ -19,6 +19,7 @@ from skillery.cli.lock_files import check_digest, lock_of, proofs_of, write_skil
 from skillery.cli.locks import resolve_lock
 from skillery.cli.options import Target, home_options, json_option, target_options
 from skillery.cli.output import clean, print_json
+from skillery.cli.proof import address_of, read_answer
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -59,6 +60,7 @@ def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, 
         for entry in entries:
             await write_skill(client, entry, folder)
             check_digest(entry, folder)
+            await _write_origin(client, entry, folder)
         lock, proofs = await lock_of(client, entries, with_seal=False)
         (folder / RECORD).write_bytes(encode_lock(lock))
         proofs_of(folder / RECORD).write_bytes(encode_proofs(proofs))
@@ -72,6 +74,17 @@ def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, 
         print_json({"file": str(file), "lock": entries})
     else:
         click.echo(clean(f"{file}: {len(entries)} {'skill' if len(entries) == 1 else 'skills'}"))
+
+
+async def _write_origin(client: AsyncClient, entry: Locked, folder: Path) -> None:
+    """Write the statements of the registry from which a mirror has copied the version, if it has some."""
+    from skillery.formats.origins import ORIGINS
+
+    page = await client.list_attestations(entry["name"], version=entry["version"], limit=1)
+    if page.get("origin"):  # an earlier release has no such field
+        document = await read_answer(client, f"{address_of(entry['name'], entry['version'])}.origin.json")
+        (folder / ORIGINS).mkdir(exist_ok=True)
+        (folder / ORIGINS / f"{entry['name']}.json").write_bytes(document)
 
 
 async def _names(client: AsyncClient, namespace: str) -> AsyncIterator[str]:

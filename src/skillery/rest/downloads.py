@@ -36,10 +36,12 @@ from skillery.rest.exports import (
 from skillery.rest.proofs import (
     CYCLONEDX,
     FILES,
+    ORIGIN,
     PREDICATE,
     SBOM,
     STATEMENTS,
     send_files_text,
+    send_origin,
     send_sbom,
     send_statements,
 )
@@ -98,8 +100,8 @@ def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
 
 
 async def send_version(parts: DownloadParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Send a version in the form of the ending: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files`, `.intoto.jsonl`
-    or `.cdx.json`.
+    """Send a version in the form of the ending: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files`, `.intoto.jsonl`,
+    `.origin.json` or `.cdx.json`.
     """
     only(scope, "GET", "HEAD")
     file = segments_of(scope, 3)[2]
@@ -107,6 +109,8 @@ async def send_version(parts: DownloadParts, scope: Any, receive: Any, send: Any
         await send_sbom(parts, scope, send, headers)
     elif file.endswith(STATEMENTS):
         await send_statements(parts, scope, send, headers)
+    elif file.endswith(ORIGIN):
+        await send_origin(parts, scope, send, headers)
     elif file.endswith(FILES):
         await send_files_text(parts, scope, send, headers)
     else:
@@ -170,10 +174,11 @@ DOWNLOADS = (
         "A version of a skill as an archive, or what proves it",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and an ending. `.tar.gz` and "
         "`.zip` are archives. `.files` is the text whose SHA-256 is the digest. `.intoto.jsonl` has the signed "
-        "statements about the version. `.cdx.json` is the bill of materials of CycloneDX 1.6: the locked packages.",
+        "statements about the version, `.origin.json` those of the registry from which a mirror has copied it. "
+        "`.cdx.json` is the bill of materials of CycloneDX 1.6: the locked packages.",
         Response(
             "The archive or text. The bytes of an archive depend only on its files.",
-            kinds=(*MEDIA_TYPES.values(), "text/plain", "application/jsonl", CYCLONEDX),
+            kinds=(*MEDIA_TYPES.values(), "text/plain", "application/jsonl", "application/json", CYCLONEDX),
         ),
         may_be_elsewhere=True,
         parameters=(PREDICATE,),

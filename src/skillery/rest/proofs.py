@@ -14,9 +14,10 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
 from skillery.attestations.attestations import read_envelopes
+from skillery.attestations.origins import find_origin
 from skillery.attestations.seals import read_seals
 from skillery.attestations.signing import read_chain
-from skillery.errors import InvalidParams
+from skillery.errors import InvalidParams, NotFound
 from skillery.exports.sbom import Source, make_sbom, source_of
 from skillery.formats.bundle import files_text
 from skillery.formats.names import parse_skill_name
@@ -44,7 +45,7 @@ from skillery.rest.exports import (
 from skillery.skills.files import files_of
 from skillery.versions.advisories import MOST_DIGESTS, AdvisoryPage, read_advisories
 
-FILES, STATEMENTS, SBOM = ".files", ".intoto.jsonl", ".cdx.json"
+FILES, STATEMENTS, SBOM, ORIGIN = ".files", ".intoto.jsonl", ".cdx.json", ".origin.json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
 PREDICATE = in_query("predicate", "Only statements of this kind, for `.intoto.jsonl`.", enum=[*TYPES])
 DISCLOSE = in_query("disclose", "`args` adds the args of the run.", enum=["args"])
@@ -85,6 +86,26 @@ async def send_statements(parts: DownloadParts, scope: Any, send: Any, headers: 
     content = "".join(f"{envelope}\n" for envelope in envelopes).encode()
     kind, cache = "application/jsonl; charset=utf-8", cache_control(identity, ASK_AGAIN)
     answer = DownloadResponse.of_bytes(kind, content, cache, _about(row.version, row.digest))
+    await send_download(parts, scope, send, headers, answer)
+
+
+async def send_origin(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send the statements of the registry from which a mirror has copied a version, as the mirror has sent them:
+    `/skills/{name}/{version}.origin.json`. Raise NotFound if there are none.
+    """
+    _, name, file = segments_of(scope, 3)
+    identity = await parts.gate.admit_reader(scope, headers, or_anonymous=False)
+    spec = parse_version_spec(file.removesuffix(ORIGIN))
+
+    def look(connection: Any) -> tuple[VersionRow, bytes]:
+        row = resolve(connection, identity, parse_skill_name(name), spec, manages=True)
+        if (document := find_origin(connection, row.version_id)) is None:
+            raise NotFound(f"'{row.name}' {row.version} has no statements of another registry")
+        return row, document
+
+    row, document = await parts.registry.read_page(look)
+    cache = cache_control(identity, ASK_AGAIN)
+    answer = DownloadResponse.of_bytes("application/json", document, cache, _about(row.version, row.digest))
     await send_download(parts, scope, send, headers, answer)
 
 
