@@ -318,9 +318,7 @@ def test_an_import_requires_the_skills_that_fit_together(sqlite_rpc: Rpc, new_na
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_required_skills_of_an_import_share_a_time_limit(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_required_skills_of_an_import_share_a_time_limit(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"w.s{number}" for number in range(64)]
     clock = itertools.count()  # each look at the clock takes a second
 

@@ -91,6 +91,7 @@ __all__ = [
     "LeftOut",
     "ListedAttestation",
     "ListedKey",
+    "ListedOriginStatement",
     "ListedSeal",
     "ListedVersion",
     "Lock",
@@ -109,6 +110,7 @@ __all__ = [
     "Objection",
     "OnServer",
     "Origin",
+    "OriginStatements",
     "OutputFile",
     "OutputFileChange",
     "PackageWait",
@@ -1195,8 +1197,27 @@ class ListedAttestation(TypedDict):
     summary: str
 
 
+class ListedOriginStatement(TypedDict):
+    """A statement of another registry. `by` is the identity there that caused it, "" if it names none."""
+
+    predicate: str
+    by: str
+    keyid: str
+    summary: str
+
+
+class OriginStatements(TypedDict):
+    """The statements of the registry from which a version was copied. The importer has stated its address, `source`."""
+
+    source: str
+    name: str
+    version: str
+    digest: str
+    statements: list[ListedOriginStatement]
+
+
 class AttestationPage(TypedDict):
-    """A page of the attestations of a version, oldest first."""
+    """A page of the attestations of a version, oldest first. The first page of a mirrored version has its `origin`."""
 
     name: str
     version: str
@@ -1204,6 +1225,7 @@ class AttestationPage(TypedDict):
     attestations: list[ListedAttestation]
     next_cursor: str | None
     """For the next page; null on the last page."""
+    origin: OriginStatements | None
 
 
 class AddedAttestation(TypedDict):
@@ -1256,6 +1278,7 @@ class ExplainedPolicy(TypedDict):
     is_same_signer: bool
     waiting: bool
     vulnerabilities: str
+    origin: OriginStatements | None
 
 
 class Evaluation(TypedDict):

@@ -1,6 +1,6 @@
 """statements of other registries about mirrored versions
 
-Revision: 0061, after 0058
+Revision: 0060, after 0059
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0061"
-down_revision = "0058"
+revision = "0060"
+down_revision = "0059"
 branch_labels = None
 depends_on = None
 
