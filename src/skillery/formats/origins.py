@@ -7,6 +7,7 @@ imported files. Only the user of the mirror knows whether the keys are those of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -52,23 +53,18 @@ class OriginStatement(NamedTuple):
 
 
 def make_document(unsigned: OriginDocument, envelopes: Iterable[bytes], digest: str) -> bytes:
-    """Return `unsigned` with the last envelopes that its keys have signed, or b"" if it is then too large. `digest` is
-    that of the version.
+    """Return `unsigned` with the last envelopes that its keys have signed, or b"" if it then exceeds the limits.
+    `digest` is that of the version.
     """
-    texts = [envelope.decode("utf-8", "replace") for envelope in envelopes]
     keys, valid = _trusted(unsigned), list[str]()
-    for text in texts:
-        try:
-            _verified(unsigned, text, keys, digest)
-            valid.append(text)
-        except ProofError:  # a person has signed it with a key that is not in the chain
-            continue
-    document = msgspec.structs.replace(unsigned, statements=valid[-MOST_STATEMENTS:])
-    content = msgspec.json.encode(document)
-    try:
-        return content if valid and len(content) <= MOST_BYTES and read_document(content) == document else b""
-    except ProofError:
-        return b""
+    for envelope in envelopes:
+        with suppress(ProofError):  # a person has signed it with a key that is not in the chain
+            valid.append(_verified(unsigned, envelope.decode("utf-8", "replace"), keys, digest).envelope)
+    content = msgspec.json.encode(msgspec.structs.replace(unsigned, statements=valid[-MOST_STATEMENTS:]))
+    with suppress(ProofError):
+        read_document(content)
+        return content if len(content) <= MOST_BYTES else b""
+    return b""
 
 
 def read_document(content: bytes) -> OriginDocument:
