@@ -17,8 +17,7 @@ from skillery.app.bundled import bundled_folders
 from skillery.evaluations.dialects import Api, Chat, Tool
 from skillery.evaluations.models import Model, ModelFailed, Reply, TokenBudget, check_address, open_model
 from skillery.evaluations.prompts import Candidate, candidates_for
-from skillery.evaluations.statistics import change_between, share_of, sight_of
-from skillery.evaluations.trials import BudgetUsed, Tokens
+from skillery.evaluations.trials import BudgetUsed, Tokens, change_between, share_of, sight_of
 from tests.cli.test_cli import Ended, skillery
 from tests.support.fake_model import FakeModel, Fault, Heard, Wanted
 

@@ -21,9 +21,19 @@ from skillery.evaluations.agent import agent_copy, attempt, is_hidden, tasks_of
 from skillery.evaluations.grading import Graders
 from skillery.evaluations.models import Model, ModelClient, ModelFailed, TokenBudget, open_model
 from skillery.evaluations.prompts import Candidate, Choice, candidates_for, choose
-from skillery.evaluations.statistics import Summary, summarize
 from skillery.evaluations.tools import AgentTools, CallMethod, PythonGraders, Refusal, TriedSkill, describe
-from skillery.evaluations.trials import Arm, BudgetUsed, Graded, Limits, Task, Tokens, Trial, TrialResult
+from skillery.evaluations.trials import (
+    Arm,
+    BudgetUsed,
+    Graded,
+    Limits,
+    Summary,
+    Task,
+    Tokens,
+    Trial,
+    TrialResult,
+    summarize,
+)
 from skillery.formats.bundle import digest_of
 from skillery.formats.graders import grade_here
 from skillery.formats.suites import Case, Suite

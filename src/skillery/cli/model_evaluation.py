@@ -14,7 +14,7 @@ from skillery.formats.wording import one_line
 
 if TYPE_CHECKING:
     from skillery.authoring.model_evaluation import ModelPlan, ModelResults
-    from skillery.evaluations.statistics import Change
+    from skillery.evaluations.trials import Change
 
 MOST_FAILED = 10
 """The maximum number of failed trials that are printed."""

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from skillery.client.async_transfers import AsyncOpenBlob
     from skillery.client.asynchronous import AsyncBatch, AsyncClient
     from skillery.client.batches import Pending
-    from skillery.client.imports import ImportOptions
     from skillery.client.limits import Retries
     from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
     from skillery.client.synchronous import Batch, Client
     from skillery.client.transfers import OpenBlob
+    from skillery.client.wire import ImportOptions
 else:
     _MODULES = {
         "AsyncBatch": "asynchronous",

@@ -26,10 +26,20 @@ from skillery.client.blobs import (
 )
 from skillery.client.errors import ClientError
 from skillery.client.generated import Methods, RunFile
-from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
 from skillery.client.limits import IN_PIECES, Patience, Retries, bounded, read, sleep, write
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
-from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of, strange_answer
+from skillery.client.wire import (
+    IMPORT_HEADERS,
+    ImportEvent,
+    ImportOptions,
+    blob_of,
+    connection_errors,
+    event_of,
+    new_key,
+    object_of,
+    query_of,
+    strange_answer,
+)
 
 MOST_LINE_BYTES = 8 * 1024 * 1024
 

@@ -26,8 +26,7 @@ from skillery.database.tables import eval_trials
 from skillery.errors import Busy, Conflict, InvalidParams, NotFound, SkilleryError
 from skillery.evaluations.models import ModelFailed
 from skillery.evaluations.prompts import prompt_figures
-from skillery.evaluations.statistics import summarize
-from skillery.evaluations.trials import BudgetUsed, TrialResult
+from skillery.evaluations.trials import BudgetUsed, TrialResult, summarize
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.publishing.evaluation_cases import READER, Loaded, find_suite

@@ -314,14 +314,13 @@ class ExplainPolicy(Params, frozen=True, kw_only=True):
 async def explain_policy(passing: Passing, identity: Identity, params: ExplainPolicy) -> ExplainedPolicy:
     name, spec = parse_named(params.name, params.version)
     read = partial(passing.read, identity=identity, name=name, spec=spec)
-    # In a thread: the signatures of an origin's statements are verified.
     return await asyncio.to_thread(
         passing.database.read_now, lambda connection: explained(connection, read(connection))
     )
 
 
 def explained(connection: Connection, judged: Judged) -> ExplainedPolicy:
-    """Return the result of explain_policy for a version."""
+    """Return the result of explain_policy for a version. Verifies signatures, so call it in a thread."""
     row, verdict = judged.row, judged.verdict()
     return ExplainedPolicy(
         row.name,

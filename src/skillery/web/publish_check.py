@@ -149,8 +149,11 @@ def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFac
 
 
 async def show_start(request: PageRequest) -> Page:
-    limits = request.site.core.importer.bundles
-    values = {"most_files": MOST_FILES, "most_mb": MOST_BYTES // 1_000_000, "limits": limits}
+    values = {
+        "most_files": MOST_FILES,
+        "most_mb": MOST_BYTES // 1_000_000,
+        "limits": request.site.core.importer.bundles,
+    }
     return Page("publish_start.html", "Publish", values, "publish")
 
 

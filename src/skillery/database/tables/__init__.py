@@ -28,7 +28,6 @@ from skillery.database.tables.contents import (
     workspace_snapshots,
     workspaces,
 )
-from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.events import dead_letters, event_readers, events, webhooks
 from skillery.database.tables.identity import (
     backend_values,
@@ -53,8 +52,12 @@ from skillery.database.tables.proof import (
     version_requires,
 )
 from skillery.database.tables.runs import (
+    environment_rebuilds,
+    environments,
     failure_days,
     idempotency_keys,
+    locks,
+    named_locks,
     run_code,
     run_log_pieces,
     runs,
