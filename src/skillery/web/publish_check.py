@@ -149,11 +149,8 @@ def _facts_of(bundle: Bundle, old: Mapping[str, FileFacts]) -> dict[str, FileFac
 
 
 async def show_start(request: PageRequest) -> Page:
-    values = {
-        "most_files": MOST_FILES,
-        "most_mb": MOST_BYTES // 1_000_000,
-        "limits": request.site.core.importer.bundles,
-    }
+    limits = request.site.core.importer.bundles
+    values = {"most_files": MOST_FILES, "most_mb": MOST_BYTES // 1_000_000, "limits": limits}
     return Page("publish_start.html", "Publish", values, "publish")
 
 

@@ -92,14 +92,13 @@ async def read_trust(request: PageRequest, opened: Opened) -> tuple[dict[str, Tr
 
 async def _records(request: PageRequest, opened: Opened) -> Records:
     identity, passing = reader_of(request), request.site.core.passing
-    spec = Exact(Version.parse(opened.version))
     secrets = permissions_of(opened.skill.manifest)[1]
     valueless = await without_value(request, secrets)
     if opened.facts.created_at is None:
         return Records(None, (), 0, frozenset(), valueless, is_removed=False)
 
     def read(connection: Any) -> Records:
-        judged = passing.read(connection, identity=identity, name=opened.name, spec=spec)
+        judged = passing.read(connection, identity, opened.name, Exact(Version.parse(opened.version)))
         stored = count_attestations(connection, judged.row.version_id)
         names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
         removed = is_removed(connection, opened.name)
