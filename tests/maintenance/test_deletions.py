@@ -205,6 +205,17 @@ def test_a_deletion_that_the_storage_refuses_is_tried_again_later(
     assert tombstones(database) == 0
 
 
+def test_a_deletion_leaves_the_content_of_an_upload(database: Database, storage: DirectoryStorage) -> None:
+    upload = Uploading(database, storage, [SHA256])
+    bring(storage, SHA256)
+
+    assert drop_files(database, storage, [SHA256]) == set()
+
+    assert in_storage(storage, SHA256)
+    upload.give_up()
+    assert drop_files(database, storage, [SHA256]) == {SHA256}
+
+
 def test_late_holder_deletes_nothing_after_a_takeover(
     database: Database, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

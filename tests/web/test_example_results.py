@@ -73,10 +73,10 @@ def test_page_shows_the_results_of_examples(server: Server, new_name: str) -> No
 def test_a_large_output_is_shown_if_its_example_is_chosen(sqlite_server: Server, new_name: str) -> None:
     publish(sqlite_server.rpc, new_name, EXAMPLES[1:])
     browser = Browser(sqlite_server.url, **HTML)
-    shown = {number: browser.get(f"/s/{new_name}?example={number}").text for number in ("2", "²", "0", "99999999")}
+    shown = {number: browser.get(f"/s/{new_name}?example={number}").text for number in ("2", "0", "999")}
 
     assert "x" * 1000 in shown["2"]
-    assert ["Bern" in text for text in shown.values()] == [False, True, True, True]
+    assert ["Bern" in text for text in shown.values()] == [False, True, True]
 
 
 def test_results_stay_when_their_runs_and_blobs_are_gone(server: Server, new_name: str) -> None:
