@@ -44,7 +44,7 @@ else:
         "AsyncOpenBlob": "async_transfers",
         "Batch": "synchronous",
         "Client": "synchronous",
-        "ImportOptions": "imports",
+        "ImportOptions": "wire",
         "LoginEnded": "logins",
         "LoginError": "logins",
         "OpenBlob": "transfers",
