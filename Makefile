@@ -200,7 +200,7 @@ check-calls: install # collects all tests: pytest's changes of their modules are
 TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(RUNC) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
-test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
+test: check $(TEST_TOOLS) ## nearly every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
 	$(PYTEST) --full=$(or $(FULL),changed)
 
 test-all: check $(TEST_TOOLS) $(HELM) ## every case, on SQLite and on a real Postgres, in all sandboxes; checks the lists of the core form

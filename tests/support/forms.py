@@ -1,4 +1,4 @@
-"""The two forms of the suite: the core form runs every feature once, the full form runs every case.
+"""The two forms of the suite: the core form runs nearly every feature once, the full form runs every case.
 
 `make test` runs the core form, and the full form of the subjects that changed. `make test-all` runs the full form of
 all subjects. A subject is a folder of tests (`web` is tests/web, `s3` is plugins/skillery-s3/tests, `conformance` is
