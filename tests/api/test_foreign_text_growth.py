@@ -26,6 +26,7 @@ from skillery.environments import uv_errors
 from skillery.errors import SkilleryError
 from skillery.formats import lenient_skill_md, script_blocks, texts, toml_lines, version_spec
 from skillery.formats import skill_md as skill_md_parser
+from skillery.formats.bundle import BundleFile
 from skillery.formats.repairs import Repairs
 from skillery.formats.requirements import Tiers
 from skillery.git import requests as git_requests
@@ -197,6 +198,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
 FILLED: dict[str, object] = {
     "Callable[[str], object]": str,
     "Collection[str]": ("x",),
+    "Iterable[BundleFile]": (BundleFile("SKILL.md", b"x"),),
     "Iterable[LeftOut]": (),
     "Iterable[str]": ("x",),
     "Language": "python",
