@@ -41,7 +41,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.text(
         f"{trials} trials with a scripted model on SQLite, the runs of a caller at the same time, and {2 * CALLS} runs "
         "without an evaluation. The processor time is that of the server process for a trial, without the runs of the "
-        "caller and the sandboxes. A model that answers at once leaves the trials no time to wait."
+        "caller and the sandboxes. Trials never wait for a model that answers at once."
     )
     rows = [[f"{answer:g} s", *_figures(folder / f"home-{answer:g}", tasks, answer, trials)] for answer in ANSWERS]
     before = ["answer of the model", f"{trials} trials (60 s)", "processor ms of a trial", "runs of the caller"]

@@ -7,7 +7,7 @@ Postgres and the forking process are below the process that starts the workers: 
 
 `pytest --processor-time FILE` (`make durations`) also prints the time of all subjects, and writes FILE, one JSON object
 per line for each test: {"test": node id, "processor": seconds, "clock": seconds, "core": bool, "smoke": bool,
-"timed": bool}. Timed cases over SLOW_SECONDS are written to tests/slow_cases.txt, and leave the core form.
+"timed": bool}. tests/slow_cases.txt gets the timed cases over SLOW_SECONDS, and the core form leaves them out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASE_SECONDS = 0.8
 FILE_SECONDS = 6.0
 """Budgets of processor time in the core form. Smoke cases have a common one."""
 SLOW_SECONDS, STAYS_SLOW_SECONDS = 0.3, 0.2
-"""From these times on, `make durations` adds a timed case to the slow ones, and keeps it there."""
+"""`make durations` adds a timed case to the slow ones from the first time on, and keeps it there from the second."""
 SMOKE_CASES = 80
 SMOKE_SECONDS = 120
 CORE_SECONDS = 900

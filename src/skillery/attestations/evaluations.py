@@ -94,8 +94,8 @@ def evaluation_predicate(
 ) -> dict[str, Any]:
     """Say how well a version has done the cases of a suite, and whether it does them worse than the version `before`.
     `tasks` are the model, the costs, and the statistics of tasks, with `change` since the version before. `prompts` are
-    the figures of prompts that should lead to the skill: `findability` and `choice`. They are no cases, so no policy
-    judges them.
+    the figures of prompts that should lead to the skill, or should not: `findability` and `choice`. `count` and the
+    verdict leave them out, so no policy judges them.
 
     Cases are named, and their results are counts: no text of a run is part of the statement. Cases of another skill
     are not named: readers of the version may not see this skill.

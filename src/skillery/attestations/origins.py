@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ListedOriginStatement(msgspec.Struct, frozen=True):
-    """A statement of another registry. `by` is the identity there that caused it, "" if it names none."""
+    """A statement of another registry. `by` is the identity there that caused it, or "" if the statement names none."""
 
     predicate: str
     by: str
@@ -53,7 +53,7 @@ def find_origin(connection: Connection, version_id: int) -> bytes | None:
 
 
 def read_origin(connection: Connection, version_id: int, predicate: str = "") -> OriginStatements | None:
-    """Return the statements of the origin of a version, or None if there are none. `predicate` is the only word."""
+    """Return the statements of the origin of a version, or None without a document. With `predicate`, only its own."""
     of_version = select(origin_statements).where(origin_statements.c.version_id == version_id)
     row = connection.execute(of_version).one_or_none()
     if row is None:

@@ -1198,7 +1198,7 @@ class ListedAttestation(TypedDict):
 
 
 class ListedOriginStatement(TypedDict):
-    """A statement of another registry. `by` is the identity there that caused it, "" if it names none."""
+    """A statement of another registry. `by` is the identity there that caused it, or "" if the statement names none."""
 
     predicate: str
     by: str
@@ -3170,7 +3170,7 @@ def start_evaluation(
     kinds: Kinds of cases (omit for run, or for task with suite)
     suite: Suite of another skill, NAME@RANGE (omit for the cases of the version)
     model: Name of a model of the settings, for tasks and choices (omit for evals.model)
-    trials: Trials by the model of each case (omit for evals.trials)
+    trials: Trials of each task and choice (omit for evals.trials)
     budget: Most that the model may cost (omit for evals.budget)
     """
     return params_of(locals())

@@ -283,7 +283,7 @@ def _predicates(row: Any, files: Mapping[str, str], builder: str) -> Iterator[tu
 
 async def describe_stored(passing: Passing) -> None:
     """Describe the scripts of versions that an earlier release stored, and note the last one: the next start continues
-    behind it. Several servers may describe the same version: the first description stays.
+    after it. Several servers may describe the same version: the first description stays.
     """
     try:
         while True:

@@ -67,14 +67,14 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
     suite: Annotated[str, about("Suite of another skill, NAME@RANGE (omit for the cases of the version)")] = ""
     model: Annotated[str, about("Name of a model of the settings, for tasks and choices (omit for evals.model)")] = ""
     trials: Annotated[
-        Annotated[int, Meta(ge=0, le=20)], about("Trials by the model of each case (omit for evals.trials)")
+        Annotated[int, Meta(ge=0, le=20)], about("Trials of each task and choice (omit for evals.trials)")
     ] = 0
     budget: Annotated[Annotated[float, Meta(ge=0)], about("Most that the model may cost (omit for evals.budget)")] = 0.0
 
 
 class Plan(NamedTuple):
-    """What an evaluation tries. Without `kinds`, all of JUDGED that the version has cases of. `also` are kinds that the
-    version may have cases of.
+    """What an evaluation tries. Without `kinds`, all of JUDGED that the version has cases of. The version needs no cases
+    of the kinds in `also`.
     """
 
     kinds: Sequence[Kind]

@@ -151,7 +151,7 @@ def choose(
     provider: Skills | None = None,
 ) -> list[Required]:
     """Return the versions that a new version of the skill `name` requires: one for each skill, the direct ones first.
-    `requires` are the names of skills, each with a range. Several choices with one `provider` share its time.
+    `requires` are the names of skills, each with a range. Several choices with one `provider` share its time limit.
 
     The identity must see all of them, and so must the callers of a skill with this visibility. Raise RequiresUnknown,
     RequiresUnsolvable, RequiresCycle, RequiresHidden or RequiresDraft.
@@ -196,7 +196,8 @@ def choose_possible(
     connection: Connection, identity: Identity, name: str, names: Sequence[str], visibility: Visibility
 ) -> tuple[list[str], dict[str, SkilleryError]]:
     """Return the skills of `names` that a new version of the skill `name` can require together, in any version, and the
-    errors about the others. An earlier name counts before a later one. All choices together take MOST_SECONDS at most.
+    errors about the others. If two names exclude each other, the earlier one is chosen. All choices together take at
+    most MOST_SECONDS.
     """
     provider, chosen, errors = Skills(connection, identity, name), list[str](), dict[str, SkilleryError]()
 

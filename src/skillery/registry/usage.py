@@ -190,7 +190,7 @@ _completed = version_usage.c.outcome == "completed"
 _DURATIONS = (version_usage.c.bucket, func.sum(version_usage.c.runs).label("runs"))
 _DURATION_KEY = (version_usage.c.day, version_usage.c.bucket)
 _of_version = skill_versions.c.id == version_usage.c.version_id
-# An outer join begins with the usage: SQLite would else read all skills and versions first.
+# An outer join begins with the usage. In an inner join, SQLite reads all skills and versions first.
 _OF_ALL = version_usage.outerjoin(skill_versions, _of_version)
 
 

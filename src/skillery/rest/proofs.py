@@ -100,7 +100,10 @@ async def send_origin(parts: DownloadParts, scope: Any, send: Any, headers: dict
     def look(connection: Any) -> tuple[VersionRow, bytes]:
         row = resolve(connection, identity, parse_skill_name(name), spec, manages=True)
         if (document := find_origin(connection, row.version_id)) is None:
-            raise NotFound(f"'{row.name}' {row.version} has no statements of another registry")
+            raise NotFound(
+                f"'{row.name}' {row.version} has no statements of another registry",
+                hint="A mirror with --keys (skillery mirror add) keeps those of the versions that it copies.",
+            )
         return row, document
 
     row, document = await parts.registry.read_page(look)

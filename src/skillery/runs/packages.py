@@ -32,7 +32,7 @@ class Needing(NamedTuple):
     lock: str = LOCK
     """The path of its lock of Python packages, of the skill or of the script that runs. "" means no packages."""
     hidden: str = ""
-    """How errors name it, if the caller may not see the skill."""
+    """The name of the skill in errors, if the caller may not see it."""
 
     @property
     def owner(self) -> str:

@@ -178,7 +178,7 @@ def read_activity(
         scope = and_(scope, skills.c.name == params.skill)
 
     def rows(*columns: Any, since: date = first) -> Any:
-        # An outer join begins with the uses: SQLite would else read all skills first.
+        # An outer join begins with the uses. In an inner join, SQLite reads all skills first.
         statement = select(*columns).outerjoin_from(use_days, skills, skills.c.id == use_days.c.skill_id)
         return statement.where(use_days.c.day >= since.isoformat(), scope)
 

@@ -87,7 +87,7 @@ _passed = attestations.alias()
 
 
 def _is_published(version_id: ColumnElement[int]) -> Exists:
-    # Not a join: SQLite reads all versions for one with a small table.
+    # Not a join: in a join with a small table, SQLite reads all versions.
     published = skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE])
     return exists().where(skill_versions.c.id == version_id, published)
 
