@@ -73,8 +73,8 @@ class StartEvaluation(Params, frozen=True, kw_only=True):
 
 
 class Plan(NamedTuple):
-    """What an evaluation tries. Without `kinds`, all of JUDGED that the version has cases of. The version needs no cases
-    of the kinds in `also`.
+    """What an evaluation tries. Without `kinds`, all of JUDGED that the version has cases of. For the kinds in `also`,
+    the version may have none.
     """
 
     kinds: Sequence[Kind]
