@@ -32,6 +32,7 @@ from skillery.formats.requirements import Tiers
 from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
+from skillery.proof.dsse import ProofError
 from skillery.runs import hints
 from skillery.web import differences, display, run_log
 from skillery.web.views import shown, tables, trees
@@ -290,7 +291,7 @@ def with_text(function: Callable[..., object], params: list[Parameter]) -> Calla
 
 def check_parser(parse: Callable[[str], object]) -> None:
     def parsed(text: str) -> None:
-        with suppress(SkilleryError, MalformedRequest, ValueError, RecursionError):  # the text may be refused
+        with suppress(SkilleryError, ProofError, MalformedRequest, ValueError, RecursionError):  # it may be refused
             parse(text)
 
     check_growth(lambda text: spent_here(partial(parsed, text)))
