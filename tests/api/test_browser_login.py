@@ -349,6 +349,7 @@ def test_a_browser_without_origin_says_same_origin(browser: Browser, token: Call
     assert browser.http.post("/login", data=form, headers={"sec-fetch-site": "same-origin"}).status_code == 303
 
 
+@pytest.mark.smoke
 def test_other_origins_that_may_call_the_api_may_not_use_a_session(start_server: Callable[..., Server]) -> None:
     server = start_server(env=ASKS_FOR_TOKENS | {"SKILLERY_ALLOWED_ORIGINS": "https://tools.example"})
     browser = Browser(server.url)

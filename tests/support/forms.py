@@ -64,6 +64,7 @@ ALSO = {
     r"packages/skills-protocol-conformance/": "api conformance",
     r"src/skillery/(rpc|mcp|rest|client_source)/": "api",
     r"src/skillery/http/": "api web",
+    r"src/skillery/web/(login|visits)": "api",
     r"src/skillery/(labels|versions|skills|tools)/": "registry",
     r"src/skillery/events\.py": "webhooks audit",
     r"src/skillery/git_views/": "git",
