@@ -39,6 +39,7 @@ from tests.importing.test_importing import sent
 from tests.proof.test_seals import OFTEN
 from tests.support.archives import zipped
 from tests.support.browser import token_of
+from tests.support.bundles import vouched
 from tests.support.logins import Configuration
 from tests.support.prefork import FORKED, PROGRAMS
 from tests.support.processes import PATIENCE_SECONDS, eventually
@@ -401,6 +402,29 @@ def test_statements_about_other_files_are_not_kept(
         assert problem in repair["message"]
         assert rpc("list_attestations", name=skill["name"])["origin"] is None
     assert [*rpc.http.get(f"/skills/{skill['name']}/1.0.0.origin.json").json()["error"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "predicate"),
+    [
+        ("evaluation", {"count": 1, "shares": {"with": "all"}}),
+        ("evaluation", {"findability": {"expected": 1, "prompts": 1, "at_1": "all"}}),
+        ("evaluation", {"tasks": {"cost": "much", "currency": "", "model": ""}}),
+        ("evaluation", {"shares": {"with": 10**400}}),
+        ("provenance", {"buildDefinition": {"externalParameters": ["abc"]}}),
+        ("review", {"decision": [[[]]] * 1000, "reviewer": 10**4000}),
+    ],
+)
+def test_odd_statements_of_an_origin_break_no_answer(
+    sqlite_rpc: Rpc, new_name: str, word: str, predicate: dict[str, Any]
+) -> None:
+    name = f"{new_name}.count"
+    [skill] = sent(sqlite_rpc, zipped(vouched(name, word, predicate)), source="x")["skills"]
+    assert (skill["outcome"], skill.get("repairs")) == ("published", None)
+    [statement] = sqlite_rpc("list_attestations", name=name)["origin"]["statements"]
+    assert statement["predicate"] == word
+    assert sqlite_rpc("explain_policy", name=name)["origin"]["statements"] == [statement]
+    assert sqlite_rpc.http.get(f"/s/{name}", headers={"accept": "text/html"}).status_code == 200
 
 
 def test_keys_need_the_address_of_a_server(user: User, tmp_path: Path, sqlite_server: Server) -> None:

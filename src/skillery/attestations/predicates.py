@@ -214,10 +214,12 @@ class OwnEvaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def summary_of_envelope(word: str, envelope: str) -> str:
-    """Return the predicate of an envelope in a few words, without a check of its signatures."""
+    """Return the predicate of an envelope in a few words, without a check of its signatures. Other registries and
+    people sign any values.
+    """
     try:
         return summary_of(word, unverified_statement(envelope.encode()).predicate)
-    except (ProofError, LookupError, TypeError, AttributeError):
+    except (ProofError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
         return "the envelope is damaged"
 
 
