@@ -590,6 +590,28 @@ def test_prompts_are_searched_as_if_the_version_was_published(server: Server, ne
 
 
 @pytest.mark.full
+def test_results_of_prompts_name_only_skills_that_the_reader_sees(server: Server, new_name: str) -> None:
+    name, other = f"free.{new_name}", f"free.{new_name}_two"
+    ann = Caller(server.url, Who("ann", "read run publish", "*"))
+    ida = Caller(server.url, Who("ida", "read publish", name))  # sees no other skill of the namespace
+    prompts = [{"query": f"count the {word} of {other}", "should_trigger": True} for word in ("one", "two")]
+    publish(ann, name, "1.0.0", ADDS, **{"evals/triggers.json": json.dumps(prompts)})
+    publish(ann, other, "1.0.0", ADDS)
+    for each in (name, other):
+        ann("set_visibility", name=each, visibility="namespace")
+    ida("start_evaluation", name=name, version="1.0.0", kinds=["search", "choice"])
+    ended(ida, name, "1.0.0")
+
+    def problems(caller: Caller) -> list[str]:
+        return [problem for case in ended(caller, name, "1.0.0")["cases"] for problem in case["problems"]]
+
+    chosen = "expected the skill to be chosen: the model chose another"
+    assert [problem.endswith(f", first is {other}") for problem in problems(ann)[:2]] == [True] * 2
+    assert problems(ann)[2:] == [f"{chosen}, {other}"] * 2
+    assert (problems(ida)[2:], other in str(problems(ida))) == ([chosen] * 2, False)
+
+
+@pytest.mark.full
 def test_a_model_chooses_only_among_skills_of_all_readers(server: Server, model: FakeModel, new_name: str) -> None:
     name, hidden = f"free.{new_name}", f"hidden.{new_name}"
     ann = Caller(server.url, Who("ann", "read run publish", "*"))

@@ -52,12 +52,25 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def problem(self) -> str:
         """What was expected and what was found, or "" if the search is as expected."""
+        return with_rival("search", self.difference, self.rival)
+
+    @property
+    def difference(self) -> str:
+        """The problem without the name of the first result."""
         if (self.rank == 1) == self.triggers:
             return ""
         expected = "the skill as the first result" if self.triggers else "another first result, or none"
         place = f"the skill is number {self.rank}" if self.rank else "the skill is not found"
-        first = f", first is {self.first}" if self.first and self.rank != 1 else ""
-        return f"expected {expected}: {place}{first}"
+        return f"expected {expected}: {place}"
+
+    @property
+    def rival(self) -> str:
+        return self.first if self.rank != 1 and self.difference else ""
+
+
+def with_rival(kind: str, problem: str, rival: str) -> str:
+    """Return the problem of a case with the name of the skill that was found first or chosen, if there is one."""
+    return f"{problem}, {'first is ' if kind == 'search' else ''}{rival}" if rival else problem
 
 
 def searched(case: Case, own_name: str, results: Sequence[Candidate]) -> Prompt:

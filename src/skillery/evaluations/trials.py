@@ -154,6 +154,8 @@ class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place of the skill among the results of a search, or 0."""
     triggers: bool = True
     """Whether the prompt should lead to the skill."""
+    rival: str = ""
+    """The other skill that was found first or chosen, or "". Only callers who see the skill read its name."""
 
 
 # -- Statistics of trials ----------------------------------------------------------------------------------------------

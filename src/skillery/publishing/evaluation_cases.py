@@ -143,7 +143,8 @@ class CaseRuns:
         case, row = loaded.prompts[case_id], loaded.row
         results = await self._database.write(partial(search_published, row=row, query=case.prompt))
         prompt = searched(case, row.name, results)
-        return TrialResult(not prompt.problem, prompt.problem, rank=prompt.rank or 0, triggers=case.triggers)
+        result = TrialResult(not prompt.difference, prompt.difference, rank=prompt.rank or 0, triggers=case.triggers)
+        return msgspec.structs.replace(result, rival=prompt.rival)
 
     async def candidates(self, loaded: Loaded, case_id: str) -> list[Candidate]:
         """Return the skills from which a model chooses for a prompt, of those that `reader_of` sees."""
@@ -188,8 +189,8 @@ def find_before(connection: Connection, row: VersionRow) -> str | None:
 
 
 def reader_of(row: VersionRow) -> Identity:
-    """Return an identity that sees what all readers of a skill see, so that results show no hidden skill: public skills
-    and, if the skill has the visibility `namespace`, those of its namespace.
+    """Return an identity that sees public skills and, if the skill has the visibility `namespace`, those of its
+    namespace. A reader with a grant for the skill alone sees less: results have the names of others as `rival`.
     """
     namespace = namespace_of(row.name)
     grants = (f"{namespace}.*",) if row.visibility == "namespace" and namespace else ()

@@ -17,6 +17,7 @@ from skillery.backends import Identity
 from skillery.contents.kept_contents import is_transcript
 from skillery.database.tables import blobs, evaluations, skill_versions
 from skillery.errors import EvaluationNotFound
+from skillery.evaluations.prompts import with_rival
 from skillery.formats.texts import parse_id
 from skillery.formats.version_spec import parse_named
 from skillery.formats.wording import quoted
@@ -34,7 +35,7 @@ from skillery.publishing.evaluation_rows import (
 from skillery.publishing.evaluations import Evaluations
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.visibility import SEEN_BY_ALL
+from skillery.registry.visibility import SEEN_BY_ALL, seen_names
 
 
 class ArmCount(msgspec.Struct, frozen=True):
@@ -88,7 +89,8 @@ async def get_evaluation(parts: Evaluations, identity: Identity, params: GetEval
 
 def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> EvaluationCases:
     """Return an evaluation with its cases. Only publishers and reviewers see why trials have not passed, and the
-    transcripts: these texts quote results of runs. Callers who do not see the suite see no cases.
+    transcripts: these texts quote results of runs. Callers who do not see the suite see no cases, and only callers who
+    see another skill read its name.
     """
     row = find_seen(connection, identity, evaluation)
     is_seen = sees_suite(connection, identity, row.suite)
@@ -97,9 +99,11 @@ def _read_cases(connection: Connection, identity: Identity, evaluation: str) -> 
     transcripts = defaultdict[str, list[KeptTranscript]](list)
     if _sees_texts(connection, identity, row):
         kept = set(connection.scalars(select(blobs.c.id).where(blobs.c.path == evaluation, *is_transcript())))
+        seen = seen_names(connection, identity, {result.rival for *_, result in tried})
         for kind, case_id, arm, result in tried:
             if arm == "with" and result.problem:
-                problems[kind, case_id].append(result.problem)
+                rival = result.rival if result.rival in seen else ""
+                problems[kind, case_id].append(with_rival(kind, result.problem, rival))
             if result.transcript in kept:
                 transcripts[case_id].append(KeptTranscript(result.transcript, arm, result.passed))
     cases = case_results((kind, case_id, arm, result.passed) for kind, case_id, arm, result in tried)

@@ -187,9 +187,11 @@ class TaskRuns:
         chosen = await choose(await self.models.client(model), case.prompt, candidates, budget)
         expected = "the skill to be chosen" if case.triggers else "the skill not to be chosen"
         is_passed = bool(chosen and case.is_meant(chosen, own_name)) == case.triggers
-        problem = "" if is_passed else f"expected {expected}: the model chose {chosen or 'none'}"
+        rival = "" if is_passed or chosen == own_name else chosen
+        choice = "another" if rival else chosen or "none"
+        problem = "" if is_passed else f"expected {expected}: the model chose {choice}"
         used = budget.total
-        return TrialResult(is_passed, problem, used.tokens, used.cost, triggers=case.triggers)
+        return TrialResult(is_passed, problem, used.tokens, used.cost, triggers=case.triggers, rival=rival)
 
     async def _acting(self, by: Identity, loaded: Loaded, arm: Arm) -> tuple[Identity, tuple[str, str] | None]:
         """Return the identity of an agent, and the name and number of its copy of the version, or None without it."""

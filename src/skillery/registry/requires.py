@@ -18,7 +18,7 @@ from skillery.formats.manifest_tables import ranges_in
 from skillery.formats.names import is_within, namespace_of
 from skillery.formats.wording import one_line
 from skillery.registry.version_rows import MOST_REASON, VersionRow
-from skillery.registry.visibility import sees_skill
+from skillery.registry.visibility import seen_names, sees_skill
 
 
 class Required(NamedTuple):
@@ -185,8 +185,7 @@ def seen_calls(connection: Connection, identity: Identity, diff: PermissionsDiff
     names = {name for each in (diff.added, diff.removed) for name in each.calls or ()}
     if not names:
         return diff
-    rows = connection.execute(select(skills.c.id, skills.c.name, skills.c.visibility).where(skills.c.name.in_(names)))
-    seen = {row.name for row in rows if sees_skill(connection, identity, *row)}
+    seen = seen_names(connection, identity, names)
 
     def without_hidden(permissions: PermissionNames) -> PermissionNames:
         calls = tuple(name for name in permissions.calls or () if name in seen)

@@ -12,7 +12,7 @@ versions of visible skills.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
@@ -176,6 +176,12 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
     if visibility == "namespace":
         return access.covers(identity, name)
     return bool(_OWN.rows(connection, skill_id=skill_id, me=identity.name))
+
+
+def seen_names(connection: Connection, identity: Identity, names: Collection[str]) -> set[str]:
+    """Return those of the skills that the identity sees."""
+    rows = connection.execute(select(skills.c.id, skills.c.name, skills.c.visibility).where(skills.c.name.in_(names)))
+    return {row.name for row in rows if sees_skill(connection, identity, *row)}
 
 
 def hidden_audiences(identity: Identity, *, internal: bool = False) -> Hidden:
