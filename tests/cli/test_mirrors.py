@@ -346,6 +346,7 @@ def test_a_mirror_keeps_the_statements_of_its_origin(
     assert {each["id"] for need in explained["needs"] for each in need["evidence"]} <= own
     shown = re.sub(r"<[^>]*>", "", rpc.http.get(f"/s/{copy}", headers={"accept": "text/html"}).text)
     assert f"{name} 1.0.0 of {kept['source']}, as the importer has stated" in shown
+    assert "signed with keys that this registry has not checked, sha256:" in shown
 
     database = Database(server.database or f"sqlite:///{server.home / 'skillery.db'}")
     documents = select(func.count()).where(origin_statements.c.source == kept["source"])
@@ -369,7 +370,8 @@ def test_an_export_has_the_statements_of_an_origin(
 
     assert there.rpc("list_attestations", name=copy)["origin"] == kept | {"source": "office"}
     printed = skillery("policy", "explain", copy, "--url", there.url).out
-    assert f"origin: {new_name}.pdf 1.0.0 of office (publication, " in printed
+    stated = f"{new_name}.pdf 1.0.0 of office, as the importer has stated"
+    assert f"origin: {stated}; its keys are not checked (publication, " in printed
 
 
 @ON_SQLITE

@@ -187,7 +187,8 @@ def print_policy(explained: Mapping[str, Any]) -> None:
             click.echo(clean(f"      {'':<12}{need['hint']}"))
     if origin := explained.get("origin"):  # an earlier release has no such field
         words = ", ".join(each["predicate"] for each in origin["statements"])
-        click.echo(clean(f"  origin: {origin['name']} {origin['version']} of {origin['source']} ({words})"))
+        stated = f"{origin['name']} {origin['version']} of {origin['source']}, as the importer has stated"
+        click.echo(clean(f"  origin: {stated}; its keys are not checked ({words})"))
     if explained["vulnerabilities"]:
         click.echo(clean(f"  known vulnerabilities: {explained['vulnerabilities']}"))
     if explained["former_signer"]:
