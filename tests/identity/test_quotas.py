@@ -14,6 +14,9 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import ON_SQLITE, Rpc, Server, manifest, skill_files
+from tests.importing.test_importing import sent
+from tests.support.archives import zipped
+from tests.support.bundles import vouched
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -315,6 +318,9 @@ def test_the_bundles_of_a_namespace_are_limited_together(place: Place) -> None:
     assert caller.status("tiny.b.two") == "unseen"
     assert caller("create_skill", **asked("tiny.a.one", 600_000))["status"] == "published"
     assert caller("create_skill", **asked("tinyx.two", 600_000))["status"] == "published"
+    archive = zipped(vouched("tiny.docs.count", "review", {"note": "x" * 400_000}))
+    [refused] = sent(caller, archive, source="x")["skills"]
+    assert (refused["outcome"], refused["error"]["data"]["quota"]) == ("refused", "bundle_bytes")
     usage = caller("get_usage", namespace="tiny.b")["namespaces"]
     assert usage == [{"namespace": "tiny.*", "bundle_bytes": {"used": error["data"]["used"], "limit": MIB}}]
 

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import Connection, and_, bindparam, func, or_, select
 
 from skillery.database import Statement, as_stored, in_utc, take_turns
-from skillery.database.tables import blobs, runs, session_tools, skill_versions, skills
+from skillery.database.tables import blobs, origin_statements, runs, session_tools, skill_versions, skills
 from skillery.errors import QuotaExceeded, RateLimited
 from skillery.events import note_if_near
 
@@ -334,17 +334,17 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:
-    """Return the bytes of all versions of the skills that a namespace grant covers.
-
+    """Return the bytes of all versions of the skills that a namespace grant covers, with the statements of origins.
     Unlike in access rules, `sales.*` also covers the skill `sales` itself.
     """
-    total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
-        skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
+    documents = select(func.sum(func.length(origin_statements.c.document))).join_from(
+        origin_statements, skill_versions, skill_versions.c.id == origin_statements.c.version_id
     )
+    of_skill, versions = skills.c.id == skill_versions.c.skill_id, select(func.sum(skill_versions.c.size_bytes))
+    totals = [total.join(skills, of_skill) for total in (versions, documents)]
     if namespace != "*":
         prefix = namespace.removesuffix(".*")
         # The range from `sales.` to `sales/`: `/` follows `.` in ASCII.
-        total = total.where(
-            or_(skills.c.name == prefix, and_(skills.c.name >= f"{prefix}.", skills.c.name < f"{prefix}/"))
-        )
-    return int(connection.scalar(total) or 0)
+        below = and_(skills.c.name >= f"{prefix}.", skills.c.name < f"{prefix}/")
+        totals = [total.where(or_(skills.c.name == prefix, below)) for total in totals]
+    return sum(int(connection.scalar(total) or 0) for total in totals)

@@ -20,6 +20,7 @@ from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 from skillery.identity import access
+from skillery.identity.quotas import check_bundle
 from skillery.importing.aliases import Imported, record_import, taken_versions
 from skillery.importing.finder import Nested
 from skillery.importing.free_names import Alias, is_owned
@@ -222,14 +223,14 @@ class SkillPublication:
             record_import(connection, created, self._identity, named.recorded(prepared))
             if prepared.origin and not self._options.is_upload:
                 keep_origin(connection, created.name, created.version, named.alias.source, prepared.origin)
+                check_bundle(connection, self._publisher.quotas, created.name, 0)
 
-        rules = self._publisher.rules_with_review() if self._options.review else None
         published = await self._publisher.publish(
             self._identity,
             manifest,
             prepared.skill_md,
             files,
-            rules,
+            self._publisher.rules_with_review() if self._options.review else None,
             also=note,
             scan=scan,
             origin=self._origin(prepared, named.alias),

@@ -111,7 +111,7 @@ class Publisher:
         self._rules = rules
         self.visibility = rules.visibility
         """The visibility of new skills."""
-        self._quotas = quotas
+        self.quotas = quotas
         self._environments = environments
         self._signing = passing.signing
 
@@ -225,7 +225,7 @@ class Publisher:
                 bundle,
                 identity,
                 inline,
-                quotas=quotas or self._quotas,
+                quotas=quotas or self.quotas,
                 landing=partial(landing, connection),
                 visibility=rules.visibility,
                 checks=checks,
