@@ -119,6 +119,9 @@ def test_a_workspace_keeps_its_newest_snapshots(server: Server) -> None:
     kept = server.rpc("describe_workspace", workspace=workspace)["snapshots"]
 
     assert [one["snapshot"] for one in kept] == left[:1:-1]
+    assert server.rpc("reset_workspace", workspace=workspace, snapshot=left[2])["snapshot"] == left[2]
+    older = server.rpc.error("reset_workspace", workspace=workspace, snapshot=left[1])
+    assert older["data"]["type"] == "snapshot_not_found"
 
 
 def test_a_fork_of_a_fork_outlives_the_workspaces_before_it(server: Server) -> None:
