@@ -44,6 +44,7 @@ def tables_of(database: Database) -> set[str]:
     return {name for name in names if migrate.is_in_tables(name)}
 
 
+@pytest.mark.smoke
 def test_migrations_create_exactly_the_declared_tables(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)

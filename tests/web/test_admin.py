@@ -325,6 +325,7 @@ def flipped(head: str) -> str:
     return "0" if head[-1] != "0" else "1"
 
 
+@pytest.mark.postgres  # the statement about quotas is another one there
 def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str) -> None:
     token = token_of(tokens_server, new_name, "admin")
     Rpc(tokens_server.url, token)("create_blob", content="x" * 2000, kind="text/plain")
