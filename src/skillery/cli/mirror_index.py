@@ -106,15 +106,15 @@ class _Copy:
 
     def keep(self, names: set[str]) -> None:
         """Remove the skills with other names."""
-        for folder in self.skills.iterdir():
-            if folder.name not in {*names, ORIGINS}:
-                self._remove(folder.name)
+        for name in {folder.name for folder in self.skills.iterdir()} - {*names, ORIGINS}:
+            self._remove(name)
 
     def _remove(self, name: str) -> None:
         # Without its digest, a skill is copied again if this process dies in between.
         for file in (self.digests / name, self.origins / f"{name}.json"):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.skills / name, ignore_errors=True)
+        if (folder := self.skills / name).exists():
+            shutil.rmtree(folder)
 
 
 class _Server(NamedTuple):
